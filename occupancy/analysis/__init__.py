@@ -1,0 +1,1 @@
+"""Pure analysis: columns of calls in, values out. No clock, no file, no thread."""
