@@ -1,0 +1,123 @@
+"""Where in the user's program a call comes from."""
+
+import gc
+import sys
+from collections.abc import Iterator
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
+from typing import Any
+
+from occupancy._guard import report
+from occupancy.call import Frame
+from occupancy.instrumentation import tasks
+from occupancy.instrumentation.user_code import LOOP, LOOP_FUNCTIONS, cell_name, origin
+
+MAX_FRAMES = 4
+"""User frames in a call stack."""
+_MAX_LEVELS = 16
+"""Tasks above the running one whose frames are looked at."""
+_MAX_CHAIN = 256
+"""Coroutines that await one another in one task."""
+
+_SUSPENDED = (CoroutineType, GeneratorType, AsyncGeneratorType)
+_WRAPPERS = frozenset({"async_generator_asend", "async_generator_athrow", "anext_awaitable", "coroutine_wrapper"})
+
+
+def call_stack(skip: int = 0) -> tuple[Frame, ...]:
+    """Give the user frames that lead to the caller.
+
+    The walk stops at the event loop and goes on in the tasks that wait for the running one: see `tasks.awaiter`. It
+    keeps no frame and no task.
+
+    Args:
+        skip: Frames to leave out first; 0 starts with the caller's own.
+
+    Returns:
+        Up to four user frames, innermost first; empty where none is known, or where anything fails.
+    """
+    try:
+        return _walk(sys._getframe(1 + skip))
+    except Exception as error:
+        report("instrumentation.call_stack", error)
+        return ()
+
+
+def _walk(start: FrameType) -> tuple[Frame, ...]:
+    """Collect user frames from a frame outwards, through the event loop to the tasks that wait."""
+    found: list[Frame] = []
+    frame: FrameType | None = start
+    outermost = _outermost_task_frame()
+    while frame is not None:
+        code = frame.f_code
+        path = origin(code.co_filename)
+        if path is not None:
+            if path is not LOOP:
+                found.append(_user_frame(path, code, frame.f_lineno))
+                if len(found) == MAX_FRAMES:
+                    return tuple(found)
+            elif code.co_name in LOOP_FUNCTIONS:
+                break
+        if frame is outermost:
+            break
+        frame = frame.f_back
+    if frame is not None:
+        try:
+            _add_awaiting_frames(found, tasks.current_task() if frame is outermost else tasks.task_of_loop_frame(frame))
+        except Exception as error:  # what was found before is true all the same
+            report("instrumentation.call_stack", error)
+    return tuple(found[:MAX_FRAMES])
+
+
+def _outermost_task_frame() -> FrameType | None:
+    """Give the first frame of the current task where the loop has no frames in Python (uvloop), else None."""
+    loop = tasks.running_loop()
+    if loop is None or isinstance(loop, sys.modules["asyncio"].BaseEventLoop):
+        return None
+    task = tasks.current_task()
+    return getattr(task.get_coro(), "cr_frame", None) if hasattr(task, "get_coro") else None
+
+
+def _add_awaiting_frames(found: list[Frame], task: Any) -> None:
+    """Add the user frames of the tasks that wait for a task, innermost task and innermost frame first."""
+    for _ in range(_MAX_LEVELS):
+        above = None if task is None or len(found) >= MAX_FRAMES else tasks.awaiter(task)
+        if above is None or not above.waits:
+            return
+        task = above.task
+        suspended = list(_suspended_frames(task.get_coro() if hasattr(task, "get_coro") else task.coro))
+        for path, frame in reversed(suspended):
+            found.append(_user_frame(path, frame.f_code, frame.f_lineno))
+
+
+def _suspended_frames(awaited: Any) -> Iterator[tuple[str, FrameType]]:
+    """Follow the coroutines and generators that a suspended task waits in; outermost first, the user's only."""
+    for _ in range(_MAX_CHAIN):
+        frame: FrameType | None
+        if isinstance(awaited, CoroutineType):
+            frame, awaited = awaited.cr_frame, awaited.cr_await
+        elif isinstance(awaited, GeneratorType):
+            frame, awaited = awaited.gi_frame, awaited.gi_yieldfrom
+        elif isinstance(awaited, AsyncGeneratorType):
+            frame, awaited = awaited.ag_frame, awaited.ag_await
+        elif type(awaited).__name__ in _WRAPPERS:
+            frame, awaited = None, _unwrap(awaited)
+        else:  # a future, or a coroutine of Cython, which has the attributes but not the type
+            frame, awaited = getattr(awaited, "cr_frame", None), getattr(awaited, "cr_await", None)
+        if frame is not None:
+            path = origin(frame.f_code.co_filename)
+            if path is not None and path is not LOOP:
+                yield path, frame
+        if awaited is None:
+            return
+
+
+def _unwrap(wrapper: Any) -> Any | None:
+    """Give what one of the interpreter's own awaitables stands for: it has no attribute that tells."""
+    for inner in gc.get_referents(wrapper):
+        if isinstance(inner, _SUSPENDED) or type(inner).__name__ in _WRAPPERS:
+            return inner
+    return None
+
+
+def _user_frame(path: str, code: CodeType, line: int | None) -> Frame:
+    """Make a record of a user's frame, with the cell's name in a notebook."""
+    return Frame(cell_name(code.co_filename) or path, line or 0, code.co_qualname)
