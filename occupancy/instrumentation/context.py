@@ -7,6 +7,7 @@ none, and nothing happens. A token would raise there, and replace the exception 
 
 import dataclasses
 import functools
+import inspect
 import itertools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from contextvars import ContextVar
@@ -116,8 +117,6 @@ class _Block:
 
     def _wrapper(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Choose the wrapper of the same kind as the function, so that frameworks that ask still see it."""
-        import inspect  # it takes milliseconds, and a program without decorators does not need it
-
         if inspect.isasyncgenfunction(function):
             return self._wrap_async_generator(function)
         if inspect.isgeneratorfunction(function):

@@ -18,7 +18,12 @@ _MAX_LEVELS = 16
 _MAX_CHAIN = 256
 """Coroutines that await one another in one task."""
 
-_SUSPENDED = (CoroutineType, GeneratorType, AsyncGeneratorType)
+_ATTRIBUTES: dict[type, tuple[str, str, str]] = {
+    CoroutineType: ("cr_code", "cr_frame", "cr_await"),
+    GeneratorType: ("gi_code", "gi_frame", "gi_yieldfrom"),
+    AsyncGeneratorType: ("ag_code", "ag_frame", "ag_await"),
+}
+"""Where a suspended piece of code keeps its code, its frame, and what it waits for."""
 _WRAPPERS = frozenset({"async_generator_asend", "async_generator_athrow", "anext_awaitable", "coroutine_wrapper"})
 
 
@@ -72,8 +77,8 @@ def _outermost_task_frame() -> FrameType | None:
     loop = tasks.running_loop()
     if loop is None or isinstance(loop, sys.modules["asyncio"].BaseEventLoop):
         return None
-    task = tasks.current_task()
-    return getattr(task.get_coro(), "cr_frame", None) if hasattr(task, "get_coro") else None
+    get_coroutine = getattr(tasks.current_task(), "get_coro", None)
+    return None if get_coroutine is None else getattr(get_coroutine(), "cr_frame", None)
 
 
 def _add_awaiting_frames(found: list[Frame], task: Any) -> None:
@@ -83,37 +88,34 @@ def _add_awaiting_frames(found: list[Frame], task: Any) -> None:
         if above is None or not above.waits:
             return
         task = above.task
-        suspended = list(_suspended_frames(task.get_coro() if hasattr(task, "get_coro") else task.coro))
-        for path, frame in reversed(suspended):
+        coroutine = task.get_coro() if hasattr(task, "get_coro") else task.coro
+        for path, frame in reversed(list(_suspended_frames(coroutine))):
             found.append(_user_frame(path, frame.f_code, frame.f_lineno))
 
 
 def _suspended_frames(awaited: Any) -> Iterator[tuple[str, FrameType]]:
     """Follow the coroutines and generators that a suspended task waits in; outermost first, the user's only."""
     for _ in range(_MAX_CHAIN):
-        frame: FrameType | None
-        if isinstance(awaited, CoroutineType):
-            frame, awaited = awaited.cr_frame, awaited.cr_await
-        elif isinstance(awaited, GeneratorType):
-            frame, awaited = awaited.gi_frame, awaited.gi_yieldfrom
-        elif isinstance(awaited, AsyncGeneratorType):
-            frame, awaited = awaited.ag_frame, awaited.ag_await
-        elif type(awaited).__name__ in _WRAPPERS:
-            frame, awaited = None, _unwrap(awaited)
-        else:  # a future, or a coroutine of Cython, which has the attributes but not the type
-            frame, awaited = getattr(awaited, "cr_frame", None), getattr(awaited, "cr_await", None)
-        if frame is not None:
-            path = origin(frame.f_code.co_filename)
-            if path is not None and path is not LOOP:
-                yield path, frame
         if awaited is None:
             return
+        if type(awaited).__name__ in _WRAPPERS:
+            awaited = _unwrap(awaited)
+            continue
+        # Coroutines of Cython have the attributes but not the type; a future has none of them, and is the end.
+        code_name, frame_name, awaited_name = _ATTRIBUTES.get(type(awaited), _ATTRIBUTES[CoroutineType])
+        code = getattr(awaited, code_name, None)
+        path = None if code is None else origin(code.co_filename)
+        if path is not None and path is not LOOP:
+            frame = getattr(awaited, frame_name, None)
+            if frame is not None:
+                yield path, frame
+        awaited = getattr(awaited, awaited_name, None)
 
 
 def _unwrap(wrapper: Any) -> Any | None:
     """Give what one of the interpreter's own awaitables stands for: it has no attribute that tells."""
     for inner in gc.get_referents(wrapper):
-        if isinstance(inner, _SUSPENDED) or type(inner).__name__ in _WRAPPERS:
+        if type(inner) in _ATTRIBUTES or type(inner).__name__ in _WRAPPERS:
             return inner
     return None
 

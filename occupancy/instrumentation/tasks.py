@@ -13,14 +13,17 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from occupancy._guard import report
+from occupancy.instrumentation.user_code import LOOP, LOOP_FUNCTIONS, origin
 
+_ASYNC_FLAGS = 0x80 | 0x200
+"""CO_COROUTINE and CO_ASYNC_GENERATOR of `inspect`."""
 _MAX_LEVELS = 32
 """Tasks above a task, and futures between two tasks, that are looked at."""
 _MAX_NAMES = 10_000
 """Names given to roots that are remembered, so that no other root gets the same."""
 
 _roots: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-_taken_names: set[str] = set()
+_taken_names: dict[str, object] = {}
 _serial = itertools.count(2)
 
 
@@ -60,15 +63,32 @@ def root_flow() -> RootFlow:
 
 
 def sync_in_event_loop() -> bool:
-    """Tell whether a running asyncio or trio loop owns this thread: a synchronous call stops its other tasks."""
+    """Tell whether a running asyncio or trio loop owns this thread: a synchronous call stops its other tasks.
+
+    A notebook's kernel runs a loop of its own. There only code of the user's that is itself async counts.
+    """
     try:
         if running_loop() is not None:
-            return True
+            return "ipykernel" not in sys.modules or _is_below_async_user_code()
         trio = sys.modules.get("trio")
         return trio is not None and bool(trio.lowlevel.in_trio_run())
     except Exception as error:
         report("instrumentation.sync_in_event_loop", error)
         return False
+
+
+def _is_below_async_user_code() -> bool:
+    """Tell whether a coroutine of the user's is on the stack, up to the loop that runs it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        path = origin(code.co_filename)
+        if path is LOOP and code.co_name in LOOP_FUNCTIONS:
+            return False
+        if path is not None and code.co_flags & _ASYNC_FLAGS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def running_loop() -> Any | None:
@@ -236,9 +256,9 @@ def _root_name(root: Any, name: str) -> str:
         return f"{name} at {id(root):#x}"
     if known is not None:
         return known
-    if name in _taken_names or len(_taken_names) >= _MAX_NAMES:
+    mine = object()
+    # One atomic step instead of a lock, which a finalizer could meet while its own thread holds it.
+    if len(_taken_names) >= _MAX_NAMES or _taken_names.setdefault(name, mine) is not mine:
         name = f"{name} #{next(_serial)}"
-    else:
-        _taken_names.add(name)
     _roots[root] = name
     return name

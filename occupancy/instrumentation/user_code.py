@@ -18,9 +18,8 @@ _CAPACITY = 4096
 
 _OWN_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _DEMO = _OWN_PACKAGE + "demo.py"  # the demo agent is a user's program, even when it is installed
-_STDLIB = tuple(
-    {folder + os.sep for folder in (os.path.dirname(os.__file__), getattr(sys, "_stdlib_dir", "")) if folder}
-)
+_STDLIB_FOLDERS = {os.path.dirname(os.__file__), getattr(sys, "_stdlib_dir", None)}
+_STDLIB = tuple(folder + os.sep for folder in _STDLIB_FOLDERS if folder)
 _INSTALLED_PARTS = frozenset({"site-packages", "dist-packages", "__pypackages__"})
 _LOOP_FILES = tuple(
     os.sep + os.path.join(*parts)
