@@ -1,0 +1,53 @@
+"""Who makes a call: the step, the agent run, the task, the thread and the user's lines."""
+
+import sys
+import threading
+from types import ModuleType
+
+from occupancy.call import Call
+from occupancy.instrumentation.context import current_label, current_run
+from occupancy.instrumentation.frames import call_stack
+from occupancy.instrumentation.tasks import current_task, root_flow, sync_in_event_loop
+
+__all__ = ["SHARED_BY_ATTEMPTS", "describe", "flow_id", "sync_in_event_loop", "trace_api"]
+
+SHARED_BY_ATTEMPTS = (
+    "logical_id", "parent_span_id", "trace_id", "run", "kind", "label", "async_task", "thread", "call_stack", "client",
+    "method", "host", "path", "model", "key_id", "request_bytes", "idempotency_key", "sync_in_event_loop",
+)  # fmt: skip
+"""Fields of a call that a further attempt of the same request has too."""
+
+
+def describe(call: Call, *, with_stack: bool = True) -> None:
+    """Fill in who makes the call that starts now, on this thread."""
+    flow = root_flow()
+    call.async_task, call.thread = flow.task, flow.thread
+    if with_stack:
+        call.call_stack = call_stack()
+    span_name = _note_parent_span(call)
+    site = call.call_site
+    call.label = current_label() or span_name or (site.function if site else None)
+    call.run = current_run() or call.trace_id or flow.root
+
+
+def _note_parent_span(call: Call) -> str | None:
+    """Fill in the ids of the span the call is made under; give its name, None where it has none."""
+    api = trace_api()
+    if api is None:
+        return None
+    span = api.get_current_span()
+    context = span.get_span_context()
+    if not context.is_valid:
+        return None
+    call.trace_id, call.parent_span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
+    return getattr(span, "name", None)
+
+
+def flow_id() -> tuple[int, int]:
+    """What makes one call at a time: the thread and, in it, the task."""
+    return threading.get_ident(), id(current_task())
+
+
+def trace_api() -> ModuleType | None:
+    """OpenTelemetry's trace API, where the program has imported it."""
+    return sys.modules.get("opentelemetry.trace")

@@ -1,0 +1,81 @@
+"""Switching the capture on and off, and the process's log."""
+
+import atexit
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from occupancy import _guard
+from occupancy.instrumentation import hooks
+from occupancy.ledger import ledger
+from occupancy.log import OccupancyLog
+from occupancy.settings import Settings, read_settings
+
+_process_log: OccupancyLog | None = None
+
+
+def instrument() -> OccupancyLog:
+    """Record every call of this process from now on.
+
+    Clients made before and after are seen, and clients imported later. Repeats are harmless.
+
+    Returns:
+        The process's log: the same one each time.
+
+    Raises:
+        InputError: `OCCUPANCY_JOURNAL` names a file that cannot be opened.
+    """
+    global _process_log
+    settings = read_settings()
+    if _process_log is None:
+        _process_log = OccupancyLog(journal=settings.journal)
+    record_into(_process_log, settings, first=True)
+    return _process_log
+
+
+def uninstrument() -> None:
+    """Record no further calls in the process's log; those in flight are kept to their ends.
+
+    The hooks are taken out unless a `record()` block still needs them. Without `instrument()` before it, nothing happens.
+    """
+    if _process_log is not None:
+        stop_recording(_process_log)
+
+
+@contextmanager
+def record(capacity: int = 100_000, journal: str | os.PathLike[str] | None = None) -> Iterator[OccupancyLog]:
+    """Record the calls that start in a block, in any thread or task, in a log of its own.
+
+    Args:
+        capacity: Calls kept, the newest.
+        journal: A file to append each start and end to, as they happen.
+
+    Yields:
+        The log. It goes on to count the calls that are in flight when the block ends, to their ends.
+
+    Raises:
+        InputError: `capacity` is below 1, or the journal cannot be opened.
+    """
+    log = OccupancyLog(capacity, journal)
+    record_into(log)
+    try:
+        yield log
+    finally:
+        stop_recording(log)
+
+
+def record_into(log: OccupancyLog, settings: Settings | None = None, *, first: bool = False) -> None:
+    """Let a log record every call from now on."""
+    hooks.install(settings or read_settings())
+    ledger.attach(log, first=first)
+
+
+def stop_recording(log: OccupancyLog) -> None:
+    """Let a log record no further calls; take the hooks out with the last one."""
+    ledger.detach(log)
+    if not ledger.logs:
+        hooks.remove()
+
+
+# After the reports that are registered later and before the interpreter goes: what is still open ends as abandoned.
+atexit.register(_guard.guarded(ledger.abandon_open))

@@ -1,0 +1,136 @@
+"""One call in flight: stamps it, and ends it exactly once, whatever happens.
+
+Everything that sees calls (the httpx hooks, `OccupancyLog.track`, later other clients) drives a `Flight`; nobody else
+sets stamps or outcomes.
+"""
+
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from occupancy.call import Call, Outcome
+
+if TYPE_CHECKING:
+    from occupancy.ledger import Ledger
+    from occupancy.log import OccupancyLog
+
+TIMEOUTS = frozenset({"TimeoutException", "TimeoutError", "Timeout"})
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """What an exception that leaves an exchange says of it.
+
+    Clients are known by the names of their exception classes: importing them is the host's business.
+    """
+    if isinstance(error, GeneratorExit):
+        return Outcome.CLOSED_EARLY
+    if not isinstance(error, Exception):
+        return Outcome.CANCELLED  # CancelledError, trio.Cancelled, KeyboardInterrupt
+    if any(base.__name__ in TIMEOUTS for base in type(error).__mro__):
+        return Outcome.TIMEOUT
+    return Outcome.ERROR
+
+
+class Flight:
+    """A call between its start and its release.
+
+    Args:
+        call: The record to fill. The flight owns it until the release.
+        ledger: Where starts and releases are counted.
+        logs: The logs that count this call.
+    """
+
+    __slots__ = ("__weakref__", "_open", "call", "epoch", "ledger", "logs", "on_release")
+
+    def __init__(self, call: Call, ledger: "Ledger", logs: "tuple[OccupancyLog, ...]") -> None:
+        self.call = call
+        self.ledger = ledger
+        self.logs = logs
+        self.epoch = ledger.epoch
+        self.on_release: Callable[[Call], None] | None = None
+        """Told once, after the release and outside every lock."""
+        self._open = [True]
+
+    def __del__(self) -> None:
+        # Nobody can end this call any more: its response was collected. No lock may be taken here.
+        if self._open:
+            self.abandon()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the end has been seen."""
+        return not self._open
+
+    def headers(self, status: int, now_ns: int) -> None:
+        """The response's headers are there."""
+        self.call.headers_ns = now_ns
+        self.call.status = status
+
+    def chunk(self, size: int, now_ns: int) -> None:
+        """A piece of the body has come, `size` bytes as on the wire; an empty one is no byte."""
+        call = self.call
+        if not size or not self._open:
+            return
+        if call.first_byte_ns is None:
+            call.first_byte_ns = now_ns
+        elif call.last_byte_ns is not None:
+            gap = now_ns - call.last_byte_ns
+            if call.max_gap_ns is None or gap > call.max_gap_ns:
+                call.max_gap_ns = gap
+        call.last_byte_ns = now_ns
+        call.chunks += 1
+        call.bytes_received += size
+
+    def complete(self) -> None:
+        """The exchange is complete: it ended with the last byte, or with the headers where there is no body."""
+        call = self.call
+        failed = call.status is not None and call.status >= 400
+        if failed and call.error_type is None:
+            call.error_type = str(call.status)
+        now_ns = monotonic_ns()
+        self._end(Outcome.HTTP_ERROR if failed else Outcome.OK, self._last_seen_ns(now_ns), now_ns)
+
+    def close(self, *, settle: bool = True) -> None:
+        """The program closes the body: early, unless the end was seen before.
+
+        Without `settle` it takes no lock, as a finalizer needs it: the release is counted at the next start, end or read.
+        """
+        now_ns = monotonic_ns()
+        self._end(Outcome.CLOSED_EARLY, now_ns, now_ns, settle=settle)
+
+    def fail(self, error: BaseException) -> None:
+        """The exchange ended with an exception."""
+        if not self._open:
+            return
+        now_ns = monotonic_ns()
+        outcome = outcome_of(error)
+        if outcome is not Outcome.CLOSED_EARLY:
+            self.call.error_type = type(error).__qualname__
+        self._end(outcome, now_ns, now_ns)
+
+    def abandon(self) -> None:
+        """The response was collected, or is still open at exit: it ended with the last byte seen.
+
+        Takes no lock, since finalizers come here.
+        """
+        now_ns = monotonic_ns()
+        end_ns = now_ns if self.call.headers_ns is None else self._last_seen_ns(now_ns)
+        self._end(Outcome.ABANDONED, end_ns, now_ns, settle=False)
+
+    def _last_seen_ns(self, now_ns: int) -> int:
+        call = self.call
+        if call.last_byte_ns is not None:
+            return call.last_byte_ns
+        return now_ns if call.headers_ns is None else call.headers_ns
+
+    def _end(self, outcome: Outcome, end_ns: int, now_ns: int, *, settle: bool = True) -> None:
+        try:
+            self._open.pop()  # atomic: of two threads that end a call, one wins
+        except IndexError:
+            return
+        call = self.call
+        call.outcome = outcome
+        call.end_ns = end_ns
+        if call.headers_ns is not None:
+            call.receive_ns = end_ns - call.headers_ns
+        self.ledger.release(self, now_ns, settle=settle)

@@ -1,0 +1,161 @@
+"""Our CSV: one row for each call, exact, with one line of metadata that pandas skips with `comment="#"`.
+
+Stamps are ns since the log's origin, so they stay small; the metadata say when that was. The first columns repeat the most
+asked for in seconds and ms. An absent value is an empty field.
+"""
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from occupancy.call import FIELDS, Call, Frame
+from occupancy.errors import InputError, ReadError
+from occupancy.formats.recording import Recording
+
+if TYPE_CHECKING:
+    from occupancy.log import OccupancyLog
+
+SCHEMA = 1
+PREFIX = "# occupancy "
+"""How the file begins."""
+
+DERIVED = ("t0", "t_first", "t1", "wait_first_ms", "total_ms")
+HEADINGS = ("t0_s", "t_first_s", "t1_s", "wait_first_ms", "total_ms", *FIELDS)
+STAMPS = frozenset(name for name in FIELDS if name.endswith("_ns") and name[:-3] in {
+    "start", "headers", "first_byte", "first_event", "last_byte", "end", "released"
+})  # fmt: skip
+
+
+def dump(log: "OccupancyLog", path: str | os.PathLike[str], what: str = "calls") -> None:
+    """Write a log to a file.
+
+    Args:
+        log: The log; calls that are open are written too, without an end.
+        path: The file; replaced when there.
+        what: `calls`, or `steps` for the step function as `t_s,in_flight`.
+
+    Raises:
+        InputError: `what` is neither, or the file cannot be written.
+    """
+    writers: dict[str, Callable[[OccupancyLog], Iterator[str]]] = {"calls": _call_lines, "steps": _step_lines}
+    if what not in writers:
+        raise InputError(f"what must be one of {', '.join(writers)}, not {what!r}")
+    try:
+        with Path(path).open("w", encoding="utf-8", newline="") as file:
+            file.writelines(line + "\n" for line in writers[what](log))
+    except OSError as error:
+        raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
+def _metadata(log: "OccupancyLog") -> str:
+    metadata = {"schema": SCHEMA, "origin_unix_ns": log.origin_unix_ns, "peak": log.peak, "dropped": log.dropped}
+    return PREFIX + json.dumps(metadata)
+
+
+def _call_lines(log: "OccupancyLog") -> Iterator[str]:
+    yield _metadata(log)
+    yield ",".join(HEADINGS)
+    for call in [*log.calls, *log.open_calls]:
+        derived = (getattr(call, name) for name in DERIVED)
+        yield ",".join(_field(value) for value in (*derived, *(_written(call, name) for name in FIELDS)))
+
+
+def _step_lines(log: "OccupancyLog") -> Iterator[str]:
+    steps = log.steps()
+    yield _metadata(log)
+    yield "t_s,in_flight"
+    for t_ns, in_flight in zip(steps.t_ns.tolist(), steps.in_flight.tolist(), strict=True):
+        yield f"{(t_ns - log.origin_ns) / 1e9:.9f},{in_flight}"
+
+
+def _written(call: Call, name: str) -> Any:
+    value = getattr(call, name)
+    if name in STAMPS and value is not None:
+        return value - call.origin_ns
+    if name == "call_stack":
+        return json.dumps(value, separators=(",", ":")) if value else None
+    return value
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    # pandas takes a "#" for a comment, unless it is quoted.
+    return '"' + text.replace('"', '""') + '"' if any(sign in text for sign in ',"#\r\n') else text
+
+
+def read(text: str, name: str) -> Recording:
+    """Read the calls of a CSV file.
+
+    Args:
+        text: Its contents.
+        name: The file's name, for messages.
+
+    Returns:
+        The calls on a clock whose 0 is the log's origin.
+
+    Raises:
+        ReadError: The metadata are missing, are of a newer version, or a needed column is missing.
+    """
+    head, _, body = text.partition("\n")
+    recording = Recording(origin_unix_ns=_read_metadata(head, name))
+    rows = csv.DictReader(io.StringIO(body))
+    if rows.fieldnames is None or "start_ns" not in rows.fieldnames:
+        raise ReadError(f"{name}: no column start_ns: this is no CSV file of calls")
+    for row in rows:
+        try:
+            recording.calls.append(_read_call(row))
+        except (ValueError, TypeError) as error:
+            recording.bad_rows.append(f"{name}:{rows.line_num + 1}: {error}")
+    return recording
+
+
+def _read_metadata(head: str, name: str) -> int:
+    try:
+        metadata = json.loads(head.removeprefix(PREFIX))
+        schema, origin_unix_ns = int(metadata["schema"]), int(metadata["origin_unix_ns"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ReadError(f"{name}:1: the metadata cannot be read: {error}") from error
+    if schema > SCHEMA:
+        raise ReadError(f"{name}: version {schema} is newer than this occupancy, which reads up to {SCHEMA}")
+    return origin_unix_ns
+
+
+def _read_call(row: dict[str, Any]) -> Call:
+    values = {}
+    for name in FIELDS:
+        text = row.get(name)
+        if text:
+            values[name] = _read_value(name, text)
+    if "start_ns" not in values:
+        raise ValueError("start_ns is missing")
+    return Call(**values)
+
+
+def _read_value(name: str, text: str) -> Any:
+    if name == "call_stack":
+        return tuple(Frame(str(file), int(line), str(function)) for file, line, function in json.loads(text))
+    try:
+        return _PARSERS[name](text)
+    except (ValueError, KeyError):
+        raise ValueError(f"{name} cannot be {text!r}") from None
+
+
+def _parser(hint: Any) -> Callable[[str], Any]:
+    types = {hint, *typing.get_args(hint)}
+    if bool in types:
+        return {"true": True, "false": False}.__getitem__
+    return int if int in types else float if float in types else str
+
+
+_HINTS = typing.get_type_hints(Call)
+_PARSERS = {field.name: _parser(_HINTS[field.name]) for field in dataclasses.fields(Call)}

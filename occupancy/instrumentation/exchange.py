@@ -1,0 +1,114 @@
+"""What the request and the response say of a call: where it goes, what for, and what the server asks."""
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from occupancy.call import Call, Kind
+from occupancy.settings import Settings
+
+BODY_EDGE = 512
+"""Bytes at each end of a request body in which the model's name is looked for: SDKs put it first or last."""
+
+_MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
+
+_GENERATE = re.compile(
+    r"/(?:chat/completions|completions?|responses|messages|embeddings?|embed|rerank|images/generations"
+    r"|audio/(?:speech|transcriptions)|v\d+/chat|api/chat|invoke|invoke-with-response-stream|converse|converse-stream)$"
+    r"|/(?:api/)?generate(?:_stream)?(?:/|$)"
+    r"|:(?:generateContent|streamGenerateContent|embedContent|batchEmbedContents|predict|rawPredict|streamRawPredict)$"
+)
+_TELEMETRY_PATH = re.compile(
+    r"/traces/ingest$|/api/public/(?:ingestion|otel/)|/runs/(?:batch|multipart)$|/v1/(?:traces|metrics|logs)$"
+    r"|/api/\d+/(?:envelope|store)/?$"
+)
+_TELEMETRY_HOST = re.compile(
+    r"(?:^|\.)(?:smith\.langchain\.com|langfuse\.com|posthog\.com|ingest\.sentry\.io|ingest\.us\.sentry\.io"
+    r"|datadoghq\.com|honeycomb\.io|logfire-(?:us|eu|api)\.pydantic\.dev)(?::\d+)?$"
+)
+_NEEDED = frozenset(
+    {"content-length", "content-type", "content-encoding", "transfer-encoding", "x-request-id", "request-id",
+     "retry-after", "retry-after-ms"}
+)  # fmt: skip
+
+
+def kind_of(host: str, path: str, exclude: Iterable[re.Pattern[str]] = ()) -> Kind:
+    """What a call to `host` and `path` is for; `exclude` is searched in both, joined."""
+    if any(pattern.search(host + path) for pattern in exclude):
+        return Kind.OTHER
+    if _TELEMETRY_PATH.search(path) or _TELEMETRY_HOST.search(host):
+        return Kind.OTHER
+    return Kind.GENERATE if _GENERATE.search(path) else Kind.TOOL
+
+
+def model_of(body: bytes | None) -> str | None:
+    """The model's name in a JSON request body, looked for at its two ends; None without one."""
+    if not body or b"{" not in body[:16]:
+        return None
+    found = _MODEL.search(body[:BODY_EDGE]) or _MODEL.search(body[-BODY_EDGE:])
+    return found[1].decode("utf-8", "replace") if found else None
+
+
+def describe_request(call: Call, request: Any, settings: Settings) -> None:
+    """Fill in what an httpx request says: target, kind, model, size. Values of headers are not kept."""
+    url, headers = request.url, request.headers
+    call.method = request.method
+    call.host = url.host if url.port is None else f"{url.host}:{url.port}"
+    call.path = url.path
+    call.kind = kind_of(call.host or "", call.path or "", settings.exclude)
+    length = headers.get("content-length")
+    call.request_bytes = int(length) if length and length.isdigit() else None
+    call.idempotency_key = "idempotency-key" in headers
+    if settings.model:
+        call.model = model_of(getattr(request, "_content", None))
+
+
+def describe_core_request(call: Call, request: Any, settings: Settings) -> None:
+    """The same for a request made with httpcore itself."""
+    url = request.url
+    call.method = request.method.decode("ascii", "replace")
+    call.host = url.host.decode("ascii", "replace") + ("" if url.port is None else f":{url.port}")
+    call.path = url.target.partition(b"?")[0].decode("ascii", "replace")
+    call.kind = kind_of(call.host, call.path, settings.exclude)
+
+
+def needed_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Those response headers that a call or its body needs, by names in lower case."""
+    headers = ((name.decode("latin-1").lower(), value) for name, value in raw)
+    return {name: value.decode("latin-1").strip() for name, value in headers if name in _NEEDED}
+
+
+def describe_response(call: Call, headers: Mapping[str, str], settings: Settings) -> None:
+    """Fill in what the response headers say: the request's id, and how long to wait before a retry."""
+    if settings.request_id:
+        call.request_id = headers.get("x-request-id") or headers.get("request-id")
+    call.retry_after_s = retry_after_s(headers)
+
+
+def retry_after_s(headers: Mapping[str, str], now_unix_s: float | None = None) -> float | None:
+    """What `retry-after-ms` or `retry-after` (seconds, or an HTTP date) asks for, in seconds; None where it is no number.
+
+    A date in the past gives 0.
+    """
+    for name, unit_s in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        try:
+            value = float(headers[name]) * unit_s
+        except (KeyError, ValueError):
+            continue
+        return value if 0 <= value < float("inf") else None
+    return _seconds_until(headers.get("retry-after", ""), time.time() if now_unix_s is None else now_unix_s)
+
+
+def _seconds_until(date: str, now_unix_s: float) -> float | None:
+    from email.utils import parsedate_to_datetime  # rarely needed, slow to import
+
+    try:
+        return max(0.0, parsedate_to_datetime(date).timestamp() - now_unix_s)
+    except (TypeError, ValueError, IndexError, OverflowError):
+        return None
+
+
+def has_no_body(method: str | None, status: int, headers: Mapping[str, str]) -> bool:
+    """Whether no byte of a body can come: HEAD, 1xx, 204, 304, or a length of 0."""
+    return method == "HEAD" or status < 200 or status in (204, 304) or headers.get("content-length") == "0"

@@ -1,0 +1,83 @@
+"""Runs a function when the program imports a module, so that importing us imports no client.
+
+wrapt does the same, but importing it costs as much as all of ours may (asyncio and importlib.metadata come with it).
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+from occupancy import _guard
+
+Hook = Callable[[ModuleType], object]
+
+
+class _Loader(importlib.abc.Loader):
+    """Loads as the real loader does, then runs the hook."""
+
+    def __init__(self, loader: importlib.abc.Loader, hook: Hook) -> None:
+        self._loader = loader
+        self._hook = hook
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The module must look as if we had not been there: pickling, resources and reloading ask its loader.
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        _guard.guarded(self._hook)(module)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules that hooks wait for, through the other finders."""
+
+    def __init__(self) -> None:
+        self.hooks: dict[str, Hook] = {}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        hook = self.hooks.get(name)
+        if hook is None:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            if finder is self or find is None:
+                continue
+            spec: importlib.machinery.ModuleSpec | None = find(name, path, target)
+            if spec is not None:
+                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader, hook)
+                return spec
+        return None
+
+
+_finder = _Finder()
+
+
+def when_imported(name: str, hook: Hook) -> None:
+    """Call `hook` with a top-level module as soon as it is imported, now where it has been.
+
+    The hook may run again for a module that is reloaded; an exception of it is logged, never raised into the import.
+    """
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _finder.hooks[name] = hook
+    module = sys.modules.get(name)
+    if module is not None and not _is_initialising(module):
+        _guard.guarded(hook)(module)
+
+
+def forget(name: str) -> None:
+    """Call no hook for this module any more."""
+    _finder.hooks.pop(name, None)
+
+
+def _is_initialising(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))

@@ -1,0 +1,104 @@
+"""The journal: JSON lines, written as calls happen, so that `kill -9` loses nothing.
+
+Each line is one `os.write` to a descriptor opened for appending, so many processes may share one file. A process begins
+with a line that says where its clocks stood; then comes a line for each start and one, complete, for each end.
+"""
+
+import json
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from occupancy import _guard
+from occupancy.call import FIELDS, Call
+from occupancy.errors import InputError
+
+SCHEMA = 1
+"""Version of the lines; a reader of a newer one says so."""
+
+_DEFAULTS = {name: getattr(Call(), name) for name in FIELDS}
+
+
+def boot_id() -> str | None:
+    """What tells whether two processes share a monotonic clock, or None where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def to_record(call: Call) -> dict[str, Any]:
+    """The fields of a call that are not at their defaults, ready for JSON."""
+    record = {}
+    for name in FIELDS:
+        value = getattr(call, name)
+        if value != _DEFAULTS[name]:
+            record[name] = value
+    return record
+
+
+class Journal:
+    """Writes calls to a file as they start and end. Counting goes on when writing fails: that is told once.
+
+    Args:
+        path: The file; made when missing, appended to when there.
+
+    Raises:
+        InputError: The file cannot be opened; the message names it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            self._fd: int | None = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise InputError(f"cannot write the journal {str(self.path)!r}: {error.strerror}") from error
+        self._process: str | None = None
+
+    def start(self, call: Call) -> None:
+        """Write that a call has started."""
+        self._write("start", call)
+
+    def end(self, call: Call) -> None:
+        """Write a call that has ended, with all its fields."""
+        self._write("end", call)
+
+    def restart(self) -> None:
+        """Go on as another process, after a fork."""
+        self._process = None
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _write(self, event: str, call: Call) -> None:
+        if self._fd is None:
+            return
+        if self._process is None:
+            self._process = uuid.uuid4().hex[:12]
+            self._append({"event": "process", "process": self._process, **_clocks()})
+        self._append({"event": event, "process": self._process, **to_record(call)})
+
+    def _append(self, record: dict[str, Any]) -> None:
+        line = json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"
+        if self._fd is None:
+            return
+        try:
+            written = os.write(self._fd, line)
+            if written != len(line):
+                raise OSError(f"only {written} of {len(line)} bytes were written")
+        except OSError as error:
+            _guard.report(f"the journal {str(self.path)!r}", error)
+
+
+def _clocks() -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "pid": os.getpid(),
+        "boot_id": boot_id(),
+        "unix_offset_ns": time.time_ns() - time.monotonic_ns(),
+    }

@@ -1,0 +1,155 @@
+"""Starts and releases of all calls of this process, in one order, for every log that records.
+
+Nothing on a request's path ever waits here. Events are appended to a queue and counted by whoever gets the lock without
+waiting; a thread that does not get it leaves its event to the one that has it, which looks again after letting go. So
+neither a finalizer nor a signal handler that runs inside our own code can hang the process, and a thread that is held up
+while it counts holds up nobody else. The price is that two threads may stamp in one order and queue in the other, some
+microseconds apart: the later event is then moved to the earlier one's time, so the order of counts is the order of stamps.
+"""
+
+import itertools
+import os
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from occupancy import _guard
+from occupancy.call import Call
+from occupancy.flight import Flight
+
+if TYPE_CHECKING:
+    from occupancy.log import OccupancyLog
+
+
+class Ledger:
+    """The process's order of starts and releases."""
+
+    def __init__(self) -> None:
+        self.logs: tuple[OccupancyLog, ...] = ()
+        """The logs that record now; empty means that calls are not looked at."""
+        self.epoch = 0
+        """Rises in a forked child: a call of the parent's is not the child's."""
+        self._call_ids = itertools.count(1)
+        self._reset_lock()
+
+    def _reset_lock(self) -> None:
+        self._lock = RLock()
+        self._draining = False
+        self._events: deque[tuple[Flight, int, bool]] = deque()
+        self._flights: weakref.WeakSet[Flight] = weakref.WeakSet()
+        self._last_ns = 0
+
+    def attach(self, log: "OccupancyLog", *, first: bool = False) -> None:
+        """Let a log record every call that starts from now on; the first log's counts go on the spans."""
+        with self.settled():
+            others = tuple(other for other in self.logs if other is not log)
+            self.logs = (log, *others) if first else (*others, log)
+
+    def detach(self, log: "OccupancyLog") -> None:
+        """Let a log record no further starts; the calls it has are kept to their ends."""
+        with self.settled():
+            self.logs = tuple(other for other in self.logs if other is not log)
+
+    def start(self, call: Call, logs: "tuple[OccupancyLog, ...] | None" = None) -> Flight:
+        """Count a call from `call.start_ns` on, in `logs`, or in all that record."""
+        call.call_id = next(self._call_ids)
+        call.pid = os.getpid()
+        call.logical_id = call.logical_id or call.call_id
+        flight = Flight(call, self, self.logs if logs is None else logs)
+        self._flights.add(flight)
+        self._events.append((flight, call.start_ns, True))
+        self.settle()
+        return flight
+
+    def release(self, flight: Flight, now_ns: int, *, settle: bool) -> None:
+        """Let a call go at `now_ns`; `Flight` alone calls this, once. Without `settle` it takes no lock."""
+        self._events.append((flight, now_ns, False))
+        if settle:
+            self.settle()
+
+    def settle(self) -> None:
+        """Count what is queued, unless somebody is at it: then they count ours too."""
+        while self._events and self._lock.acquire(blocking=False):
+            released: list[Flight] = []
+            try:
+                if self._draining:
+                    return  # inside a finalizer or signal handler of the thread that counts
+                self._drain(released)
+            finally:
+                self._lock.release()
+                self._tell(released)
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Hold the lock with everything counted, for a consistent read."""
+        released: list[Flight] = []
+        try:
+            with self._lock:
+                if not self._draining:
+                    self._drain(released)
+                yield
+        finally:
+            self._tell(released)
+            self.settle()
+
+    def abandon_open(self) -> None:
+        """End every call that is still open, as at exit."""
+        for flight in list(self._flights):
+            flight.abandon()
+        self.settle()
+
+    def _drain(self, released: list[Flight]) -> None:
+        self._draining = True
+        try:
+            while self._events:
+                # Taken off only when counted: an interrupt in between loses nothing, and counting twice changes nothing.
+                flight, at_ns, starts = self._events[0]
+                if flight.epoch == self.epoch:
+                    self._last_ns = at_ns = max(at_ns, self._last_ns)
+                    self._count(flight, at_ns, starts, released)
+                self._events.popleft()
+        finally:
+            self._draining = False
+
+    def _count(self, flight: Flight, at_ns: int, starts: bool, released: list[Flight]) -> None:
+        call = flight.call
+        try:
+            if starts:
+                call.start_ns = at_ns
+            else:
+                call.released_ns = at_ns
+                released.append(flight)
+            for log in reversed(flight.logs):  # the first one's counts stay on the call
+                if starts:
+                    log._start(call)
+                else:
+                    log._release(call)
+        except Exception as error:
+            _guard.report("occupancy.ledger", error)
+
+    def _tell(self, released: list[Flight]) -> None:
+        for flight in released:
+            on_release, flight.on_release = flight.on_release, None
+            if on_release is not None:
+                try:
+                    on_release(flight.call)
+                except Exception as error:
+                    _guard.report("occupancy.ledger.on_release", error)
+
+    def forget_parent(self) -> None:
+        """Begin anew in a forked child, where another thread of the parent may have held the lock."""
+        self._reset_lock()
+        self.epoch += 1
+        for log in self.logs:
+            log._restart(monotonic_ns())
+
+
+ledger = Ledger()
+"""The process's own."""
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=ledger.forget_parent)

@@ -1,0 +1,201 @@
+"""Finished calls as packed rows, the newest kept: a few hundred bytes for each call, whatever its strings."""
+
+import struct
+from collections.abc import Callable, Hashable, Iterable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from occupancy.call import FIELDS, Call, Frame
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MISSING = -(2**63)
+"""An absent integer; also numpy's bit pattern for "not a time"."""
+MISSING_SHORT = -(2**31)
+OTHER = "other"
+"""What a string becomes once its table is full."""
+TABLE_LIMIT = 65_536
+"""Distinct values a column of strings keeps."""
+
+LONGS = (
+    "call_id", "logical_id", "start_ns", "headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns", "end_ns",
+    "released_ns", "client_ns", "gate_ns", "pool_ns", "connect_ns", "tls_ns", "send_ns", "wait_ns", "receive_ns",
+    "request_bytes", "bytes_received", "max_gap_ns", "limit_tokens", "remaining_tokens",
+)  # fmt: skip
+SHORTS = (
+    "pid", "attempt", "in_flight_start", "in_flight_end", "status", "limit_requests", "remaining_requests", "chunks",
+    "input_tokens", "output_tokens",
+)  # fmt: skip
+FLAGS = ("connection_reused", "idempotency_key", "sync_in_event_loop")
+FLOATS = ("retry_after_s",)
+NAMES = (
+    "run", "kind", "label", "async_task", "thread", "client", "method", "host", "path", "model", "key_id", "outcome",
+    "error_type", "call_stack",
+)  # fmt: skip
+HEX = {"trace_id": 16, "span_id": 8, "parent_span_id": 8}
+TEXTS = ("request_id",)
+"""Different in every call, so not worth a table."""
+
+ROW = struct.Struct(f"<{len(LONGS)}q{len(SHORTS)}i{len(FLAGS)}b{len(FLOATS)}d{len(NAMES)}i16s8s8s")
+GROW_ROWS = 256
+
+_longs, _shorts, _flags, _names = (attrgetter(*group) for group in (LONGS, SHORTS, FLAGS, NAMES))
+_LONG_END = len(LONGS)
+_SHORT_END = _LONG_END + len(SHORTS)
+_FLAG_END = _SHORT_END + len(FLAGS)
+_FLOAT_END = _FLAG_END + len(FLOATS)
+_NAME_END = _FLOAT_END + len(NAMES)
+
+if {*LONGS, *SHORTS, *FLAGS, *FLOATS, *NAMES, *HEX, *TEXTS} != set(FIELDS):
+    raise AssertionError("rows.py and Call differ")
+
+
+class Table:
+    """Numbers for the distinct values of a column, from 0; the number of None is -1."""
+
+    __slots__ = ("numbers", "other", "values")
+
+    def __init__(self, other: Hashable) -> None:
+        self.numbers: dict[Hashable, int] = {}
+        self.values: list[Any] = []
+        self.other = other
+
+    def number(self, value: Hashable) -> int:
+        """The number of a value; of `other` once the table is full."""
+        if value is None:
+            return -1
+        number = self.numbers.get(value)
+        if number is None:
+            if len(self.values) >= TABLE_LIMIT:
+                value = self.other
+            number = self.numbers.setdefault(value, len(self.values))
+            if number == len(self.values):
+                self.values.append(value)
+        return number
+
+    def value(self, number: int) -> Any:
+        """The value of a number."""
+        return None if number < 0 else self.values[number]
+
+
+class Rows:
+    """The newest `capacity` calls.
+
+    Args:
+        capacity: Calls kept, at least 1.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.total = 0
+        """Calls ever added."""
+        self._rows = bytearray()
+        self._texts: list[bytes | None] = []
+        self._tables = [Table(() if name == "call_stack" else OTHER) for name in NAMES]
+
+    def __len__(self) -> int:
+        return min(self.total, self.capacity)
+
+    @property
+    def dropped(self) -> int:
+        """Calls that had to make room for newer ones."""
+        return self.total - len(self)
+
+    def add(self, call: Call, in_flight_start: int | None, in_flight_end: int | None) -> None:
+        """Keep a call, with the counts of the log that keeps it."""
+        slot = self.total % self.capacity
+        offset = slot * ROW.size
+        if offset >= len(self._rows):
+            self._rows.extend(bytes(ROW.size * min(GROW_ROWS, self.capacity - slot)))
+        if slot == len(self._texts):
+            self._texts.append(None)
+        ROW.pack_into(self._rows, offset, *self._encode(call, in_flight_start, in_flight_end))
+        request_id = call.request_id
+        self._texts[slot] = None if request_id is None else request_id.encode("utf-8", "replace")
+        self.total += 1
+
+    def _encode(self, call: Call, in_flight_start: int | None, in_flight_end: int | None) -> Iterable[Any]:
+        shorts = [MISSING_SHORT if value is None else min(value, 2**31 - 1) for value in _shorts(call)]
+        shorts[2] = MISSING_SHORT if in_flight_start is None else in_flight_start
+        shorts[3] = MISSING_SHORT if in_flight_end is None else in_flight_end
+        retry_after_s = call.retry_after_s
+        return (
+            *[MISSING if value is None else value for value in _longs(call)],
+            *shorts,
+            *[-1 if value is None else value for value in _flags(call)],
+            float("nan") if retry_after_s is None else retry_after_s,
+            *[table.number(value) for table, value in zip(self._tables, _names(call), strict=True)],
+            *[bytes.fromhex(value) if value else b"" for value in (call.trace_id, call.span_id, call.parent_span_id)],
+        )
+
+    def calls(self, origin_ns: int) -> list[Call]:
+        """All kept calls, oldest first, as copies."""
+        first = self.total - len(self)
+        return [self._decode(number % self.capacity, origin_ns) for number in range(first, self.total)]
+
+    def _decode(self, slot: int, origin_ns: int) -> Call:
+        row = ROW.unpack_from(self._rows, slot * ROW.size)
+        values: dict[str, Any] = {name: None if v == MISSING else v for name, v in zip(LONGS, row, strict=False)}
+        values |= {
+            name: None if v == MISSING_SHORT else v
+            for name, v in zip(SHORTS, row[_LONG_END:_SHORT_END], strict=True)
+        }
+        values |= {name: None if v < 0 else bool(v) for name, v in zip(FLAGS, row[_SHORT_END:_FLAG_END], strict=True)}
+        retry_after_s = row[_FLAG_END]
+        values["retry_after_s"] = None if retry_after_s != retry_after_s else retry_after_s
+        for table, name, number in zip(self._tables, NAMES, row[_FLOAT_END:_NAME_END], strict=True):
+            values[name] = table.value(number)
+        for name, raw in zip(HEX, row[_NAME_END:], strict=True):
+            values[name] = raw.hex() if any(raw) else None
+        text = self._texts[slot]
+        return Call(**values, request_id=text.decode() if text is not None else None, origin_ns=origin_ns)
+
+    def arrays(self, names: Iterable[str]) -> "dict[str, NDArray[Any]]":
+        """Columns as numpy arrays of length `len(self)`, oldest call first, copied.
+
+        Integers are int64 with `MISSING` for None, booleans 0 and 1 with `MISSING`, seconds float64 with NaN, everything
+        else an object array with None.
+        """
+        import numpy as np
+
+        rows = np.frombuffer(bytes(self._rows), dtype=_dtype())[: len(self)]
+        order = np.arange(self.total - len(self), self.total) % self.capacity
+        return {name: self._array(name, rows, order) for name in names}
+
+    def _array(self, name: str, rows: "NDArray[Any]", order: "NDArray[np.int64]") -> "NDArray[Any]":
+        import numpy as np
+
+        if name in TEXTS:
+            return _objects([None if text is None else text.decode() for text in self._texts])[order]
+        values = rows[name][order]
+        if name in LONGS or name in FLOATS:
+            return values
+        if name in SHORTS:
+            return np.where(values == MISSING_SHORT, MISSING, values.astype(np.int64))
+        if name in FLAGS:
+            return np.where(values < 0, MISSING, values.astype(np.int64))
+        if name in HEX:
+            return _objects([raw.hex() if any(raw) else None for raw in values.tolist()])
+        table = self._tables[NAMES.index(name)]
+        named: NDArray[Any] = _objects([*table.values, None])[values]
+        return named
+
+
+def _objects(values: list[Any]) -> "NDArray[np.object_]":
+    import numpy as np
+
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+def _dtype() -> "np.dtype[Any]":
+    import numpy as np
+
+    kinds: list[tuple[tuple[str, ...], str]] = [
+        (LONGS, "<i8"), (SHORTS, "<i4"), (FLAGS, "i1"), (FLOATS, "<f8"), (NAMES, "<i4"),
+    ]  # fmt: skip
+    fields = [(name, kind) for names, kind in kinds for name in names]
+    return np.dtype(fields + [(name, f"V{size}") for name, size in HEX.items()])
