@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from contextvars import ContextVar
 from types import CoroutineType, TracebackType
@@ -175,7 +176,7 @@ class _Block:
             view = _View(self)
             with view:
                 inner: AsyncGenerator[Any, Any] = function(*args, **kwargs)
-            step: Callable[[], Any] = inner.__anext__
+            step: Callable[[], Any] = functools.partial(_begin_unseen, inner)
             while True:
                 try:
                     with view:
@@ -262,6 +263,20 @@ class _View:
             self._top = top
             self._variable.set(self._consumer)
         self._consumer = None
+
+
+def _begin_unseen(generator: AsyncGenerator[Any, Any]) -> Any:
+    """Begin the first step of an async generator without telling the event loop about it.
+
+    The loop knows the wrapper, and the wrapper closes the generator. A loop that shuts down would close both at once,
+    and report the one that it finds running.
+    """
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(None, None)
+    try:
+        return generator.__anext__()
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
 
 
 def _chain(entry: _Entry | None) -> Iterable[_Entry]:

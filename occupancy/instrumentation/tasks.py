@@ -5,6 +5,7 @@ them. Their tasks are read through attributes that both the C and the Python ver
 alive.
 """
 
+import inspect
 import itertools
 import sys
 import threading
@@ -15,8 +16,7 @@ from typing import Any, NamedTuple
 from occupancy._guard import report
 from occupancy.instrumentation.user_code import LOOP, LOOP_FUNCTIONS, origin
 
-_ASYNC_FLAGS = 0x80 | 0x200
-"""CO_COROUTINE and CO_ASYNC_GENERATOR of `inspect`."""
+_ASYNC_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _MAX_LEVELS = 32
 """Tasks above a task, and futures between two tasks, that are looked at."""
 _MAX_NAMES = 10_000
@@ -208,7 +208,7 @@ def _trio_awaiter(task: Any) -> Awaiter | None:
     parent = None if nursery is None else nursery.parent_task
     if parent is None or parent.parent_nursery is None:
         return None
-    return Awaiter(parent, bool(getattr(nursery, "_parent_waiting_in_nested", True)))
+    return Awaiter(parent, bool(getattr(nursery, "_parent_waiting_in_aexit", True)))
 
 
 def _current_trio_task() -> Any | None:
