@@ -213,13 +213,13 @@ def _last_of_process(columns: Columns) -> Int64:
     return latest[process]
 
 
-def call_steps(columns: Columns, until_ns: int | None = None) -> Steps:
+def steps_in_flight(columns: Columns, until_ns: int | None = None) -> Steps:
     """Calls in flight over time: from start to end, without kind `other`, open calls as `closed_end` says."""
     mask = counted(columns)
     return steps(columns["start_ns"][mask], closed_end(columns, until_ns)[mask])
 
 
-def wire_steps(columns: Columns, until_ns: int | None = None) -> Steps:
+def steps_on_wire(columns: Columns, until_ns: int | None = None) -> Steps:
     """Calls on the wire over time: from `wire_start` to the end; a call that never got there occupies nothing."""
     mask = counted(columns)
     return steps(wire_start(columns)[mask], closed_end(columns, until_ns)[mask])

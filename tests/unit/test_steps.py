@@ -16,13 +16,13 @@ from occupancy.analysis.columns import DTYPES, MISSING, columns_of
 from occupancy.analysis.steps import (
     IntervalCounts,
     Steps,
-    call_steps,
     closed_end,
     count_intervals,
     counted,
     steps,
+    steps_in_flight,
+    steps_on_wire,
     wire_start,
-    wire_steps,
 )
 from occupancy.call import FIELDS, Call, Frame
 from occupancy.errors import InputError
@@ -166,8 +166,8 @@ def test_columns_hold_every_field_with_its_type() -> None:
 def test_columns_of_nothing() -> None:
     columns = columns_of([])
     assert all(column.size == 0 for column in columns.values())
-    assert call_steps(columns).peak == 0
-    assert wire_steps(columns).peak == 0
+    assert steps_in_flight(columns).peak == 0
+    assert steps_on_wire(columns).peak == 0
 
 
 def test_on_the_wire_begins_past_client_gate_and_pool() -> None:
@@ -180,19 +180,19 @@ def test_on_the_wire_begins_past_client_gate_and_pool() -> None:
     )
     assert wire_start(columns).tolist() == [151, 130, 200]
     assert columns["start_ns"].tolist() == [100, 100, 100]
-    assert (call_steps(columns).peak, wire_steps(columns).peak) == (3, 2)
-    assert wire_steps(columns).t_ns.tolist() == [130, 151, 200]
+    assert (steps_in_flight(columns).peak, steps_on_wire(columns).peak) == (3, 2)
+    assert steps_on_wire(columns).t_ns.tolist() == [130, 151, 200]
 
 
 def test_kind_other_occupies_nothing() -> None:
     columns = columns_of([Call(start_ns=0, end_ns=9, outcome="ok"), Call(start_ns=0, end_ns=99, kind="other")])
     assert counted(columns).tolist() == [True, False]
-    assert call_steps(columns).t_ns.tolist() == [0, 9]
+    assert steps_in_flight(columns).t_ns.tolist() == [0, 9]
 
 
 def test_three_calls_open_when_the_process_died_are_three_in_flight() -> None:
     columns = columns_of([Call(start_ns=t) for t in (0, 10, 20)])
-    found = call_steps(columns)
+    found = steps_in_flight(columns)
     assert closed_end(columns).tolist() == [21, 21, 21]
     assert (found.peak, found.at(20), found.at(21)) == (3, 3, 0)
 
@@ -214,7 +214,7 @@ def test_an_open_call_lasts_to_the_last_stamp_of_its_own_process() -> None:
 def test_an_ended_call_without_an_end_is_a_bad_row() -> None:
     columns = columns_of([Call(start_ns=0, outcome="ok"), Call(start_ns=5, end_ns=9, outcome="ok")])
     assert closed_end(columns).tolist() == [MISSING, 9]
-    assert call_steps(columns).peak == 1
+    assert steps_in_flight(columns).peak == 1
 
 
 # Real traces, against values computed without this project
