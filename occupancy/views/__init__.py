@@ -1,0 +1,1 @@
+"""Pictures and tables of calls: the terminal's are strings, the caller prints."""

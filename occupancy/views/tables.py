@@ -1,0 +1,207 @@
+"""Aligned tables and the short report, in plain ASCII."""
+
+import os
+import textwrap
+from collections.abc import Sequence
+
+from occupancy.analysis.columns import Columns
+from occupancy.analysis.groups import Group, Run
+from occupancy.analysis.steps import counted, steps_in_flight, steps_on_wire
+from occupancy.analysis.summary import Summary, summarize
+from occupancy.views.sparkline import skyline
+from occupancy.views.text import count, duration, duration_of_ms, plain, shorten
+from occupancy.views.timeline import NO_LABEL
+
+REPORT_ROWS = 5
+"""Lines of its table of steps."""
+REPORT_HEIGHT = 4
+"""Rows of a report's skyline."""
+IDLE_SHARE = 0.1
+"""Share of the wall with nothing in flight from which on a report says so."""
+LABEL_WIDTH = 18
+GAP = "  "
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int = 80) -> str:
+    """Lay out a table.
+
+    Args:
+        headers: One for each column.
+        rows: Cells as plain text, one for each column.
+        align: For each column `<` or `>`.
+        width: Columns of the whole line: the last column is cut from the left to what is left of it, at least 8.
+
+    Returns:
+        Lines without a last newline; the headers alone when there are no rows.
+    """
+    lines = [headers, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
+    widths[-1] = min(widths[-1], max(width - sum(widths[:-1]) - len(GAP) * (len(widths) - 1), 8))
+    return "\n".join(
+        GAP.join(f"{shorten(cell, w):{side}{w}}" for cell, side, w in zip(line, align, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def site_table(summary: Summary, n: int = REPORT_ROWS, width: int = 80) -> str:
+    """List the steps that take most time, by label and call site.
+
+    Args:
+        summary: Of any log.
+        n: Lines below the headers; where there are more steps, the last line tells how many.
+        width: Columns; call sites lose the folder they share, and are cut from the left.
+
+    Returns:
+        Lines without a last newline; the headers alone when empty.
+    """
+    groups = summary.by_site[: n if len(summary.by_site) <= n else n - 1]
+    folder = _common_folder(groups)
+    rows = [
+        (_label(group), str(group.n), _mean(group), duration_of_ms(group.first_byte.mean_ms), _site(group, folder))
+        for group in groups
+    ]
+    lines = [table(("step", "calls", "mean", "first byte", "called at"), rows, "<>>><", width)]
+    if rest := summary.by_site[len(groups) :]:
+        time = duration_of_ms(sum(group.in_flight_ms for group in rest))
+        lines.append(f"... and {len(rest)} more, {time} of calls")
+    return "\n".join(lines)
+
+
+def label_table(summary: Summary, width: int = 80) -> str:
+    """List every label, in the order of their first start.
+
+    Args:
+        summary: Of any log.
+        width: Columns; call sites are cut from the left.
+
+    Returns:
+        Lines without a last newline; the headers alone when empty.
+    """
+    headers = ("label", "calls", "start", "mean", "min", "max", "first byte", "called at")
+    folder = _common_folder(summary.by_label)
+    rows = [
+        (
+            _label(group),
+            str(group.n),
+            duration(group.first_start_ns - summary.start_ns),
+            _mean(group),
+            duration_of_ms(group.total.min_ms),
+            duration_of_ms(group.total.max_ms),
+            duration_of_ms(group.first_byte.mean_ms),
+            _site(group, folder),
+        )
+        for group in summary.by_label
+    ]
+    return table(headers, rows, "<>>>>>><", width)
+
+
+def _label(group: Group) -> str:
+    return NO_LABEL if group.label is None else shorten(plain(group.label), LABEL_WIDTH)
+
+
+def _mean(group: Group) -> str:
+    if group.total.n:
+        return duration_of_ms(group.total.mean_ms)
+    return "open" if group.n_open else "-"
+
+
+def _site(group: Group, folder: str) -> str:
+    return plain(str(group.call_sites[0].frame).removeprefix(folder)) if group.call_sites else "-"
+
+
+def _common_folder(groups: Sequence[Group]) -> str:
+    """The folder, with its separator, of all files that calls came from; empty where they share none."""
+    files = [site.frame.file for group in groups for site in group.call_sites[:1]]
+    folders = {os.path.dirname(file) for file in files if not file.startswith("cell ")}
+    try:
+        shared = os.path.commonpath(folders)
+    except ValueError:  # no file, other drives, or absolute and relative paths
+        return ""
+    return os.path.join(shared, "") if os.path.dirname(shared) != shared else ""
+
+
+def report(columns: Columns, width: int = 80, until_ns: int | None = None) -> str:
+    """Say in at most 20 lines how many requests the program had in flight, and where its time went.
+
+    Args:
+        columns: The calls.
+        width: Columns, at least 60; nothing is wider, and nothing wraps.
+        until_ns: For a live log the time now, ns on the calls' clock.
+
+    Returns:
+        Lines of ASCII without a last newline. Without calls it says so.
+    """
+    summary = summarize(columns, until_ns)
+    head = [headline(summary), verdict(summary), *_notes(summary, width)]
+    if not summary.peak:
+        return "\n".join(head)
+    picture = skyline(
+        steps_in_flight(columns, until_ns),
+        width,
+        REPORT_HEIGHT,
+        steps_on_wire(columns, until_ns),
+        columns["start_ns"][counted(columns)],
+    )
+    return "\n".join([*head, "", picture, "", site_table(summary, width=width)])
+
+
+def headline(summary: Summary) -> str:
+    """Give calls, wall, peak and mean in one line."""
+    return (
+        f"occupancy: {count(summary.n, 'call')} in {duration(summary.wall_ns)}, peak {summary.peak} in flight, "
+        f"mean {summary.mean_in_flight:.2f}"
+    )
+
+
+def verdict(summary: Summary) -> str:
+    """Say in one line whether calls overlapped: within runs first, since a server with serial users is serial.
+
+    Returns:
+        `serial: ...`, `overlapped: ...`, `one call ...`, or that there is nothing to judge.
+    """
+    several = [run for run in summary.by_run if run.n > 1]
+    peak, mean = summary.peak, f"mean {summary.mean_in_flight:.2f}"
+    if not peak:
+        return "nothing to judge: no call took any time" if summary.n else "nothing to judge: no call was seen"
+    if summary.n == 1:
+        return "one call: 1 in flight is right"
+    if not several:
+        return f"one call in each of {summary.n} runs, up to {peak} in flight at once, {mean}"
+    if peak == 1:
+        return f"serial: {summary.n} calls, never more than 1 in flight"
+    if len(several) > 1 and all(run.peak <= 1 for run in several):
+        return f"serial: {len(several)} runs, up to {peak} in flight together, never 2 within one run"
+    return f"overlapped: up to {peak} in flight, {mean}{_serial_share(several)}"
+
+
+def _serial_share(several: Sequence[Run]) -> str:
+    n_serial = sum(run.peak <= 1 for run in several)
+    return f"; {n_serial} of {len(several)} runs serial" if n_serial and len(several) > 1 else ""
+
+
+def _notes(summary: Summary, width: int) -> list[str]:
+    """What else there is to know, in at most two lines; nothing where all is well."""
+    notes = [
+        (summary.n_open, "still open"),
+        (summary.n_errors, "failed"),
+        (summary.n_429, "of status 429"),
+        (summary.n_retries, "further attempts"),
+        (summary.n_released_late, "held after their end"),
+        (summary.n_dropped, "unusable"),
+        (summary.n_other, "not counted (telemetry)"),
+    ]
+    told = ", ".join(f"{n} {what}" for n, what in notes if n)
+    return (textwrap.wrap(f"calls: {told}", width, max_lines=2) if told else []) + _idle(summary, width)
+
+
+def _idle(summary: Summary, width: int) -> list[str]:
+    """The program's own time, where it is a good part of the wall."""
+    if summary.level_share[0] < IDLE_SHARE:
+        return []
+    told = (
+        f"nothing in flight {summary.level_share[0]:.0%} of the time, longest {duration(summary.gaps[0].duration_ns)}"
+    )
+    between = [label for label in (summary.gaps[0].label_before, summary.gaps[0].label_after) if label is not None]
+    if len(between) == 2:
+        told += " between " + " and ".join(shorten(plain(label), LABEL_WIDTH) for label in between)
+    return [told[:width]]
