@@ -98,11 +98,11 @@ class CountInFlight:
             return
         leave = self._stats.arrive(scope["path"])
         try:
-            await self._answer(scope, receive, _leave_at_end(send, leave), leave)
+            await self._answer(scope, receive, _leave_at_end(send, leave))
         finally:
             leave()
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, leave: Callable[[], None]) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await _read_body(receive)
         if body is None:
             return
@@ -112,7 +112,6 @@ class CountInFlight:
             async def watch() -> None:
                 while (await receive())["type"] != "http.disconnect":
                     pass
-                leave()
                 group.cancel_scope.cancel()
 
             group.start_soon(watch)
