@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from occupancy.call import Frame as Frame
     from occupancy.call import Kind as Kind
     from occupancy.call import Outcome as Outcome
+    from occupancy.caller.labels import agent_run as agent_run
+    from occupancy.caller.labels import label as label
     from occupancy.capture import instrument as instrument
     from occupancy.capture import record as record
     from occupancy.capture import uninstrument as uninstrument
     from occupancy.errors import OccupancyError as OccupancyError
-    from occupancy.instrumentation.context import agent_run as agent_run
-    from occupancy.instrumentation.context import label as label
     from occupancy.log import OccupancyLog as OccupancyLog
     from occupancy.processor import OccupancySpanProcessor as OccupancySpanProcessor
     from occupancy.reporting import report as report
@@ -27,9 +27,9 @@ _HOMES = {
     "OccupancyLog": "log",
     "OccupancySpanProcessor": "processor",
     "Outcome": "call",
-    "agent_run": "instrumentation.context",
+    "agent_run": "caller.labels",
     "instrument": "capture",
-    "label": "instrumentation.context",
+    "label": "caller.labels",
     "record": "capture",
     "report": "reporting",
     "uninstrument": "capture",

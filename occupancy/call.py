@@ -1,6 +1,7 @@
 """The record of one call: its stamps, its phases and how it ended."""
 
 import dataclasses
+import typing
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -176,7 +177,7 @@ class Call:
     """A synchronous call made on the thread of a running event loop: it stops every other task."""
 
     # Where the clock stood at the log's origin; set by the log that gives the call, 0 in a call of nobody.
-    origin_ns: int = dataclasses.field(default=0, repr=False)
+    origin_ns: int = dataclasses.field(default=0, repr=False, compare=False)
 
     @property
     def call_site(self) -> Frame | None:
@@ -214,5 +215,18 @@ class Call:
         return self.start_ns + (self.client_ns or 0) + (self.gate_ns or 0) + (self.pool_ns or 0)
 
 
+STAMPS = ("start_ns", "headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns", "end_ns", "released_ns")
+"""The fields that are times on the monotonic clock, in their order."""
+
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Call) if field.name != "origin_ns")
 """Names of the fields of `Call` in their order: the columns of a log, a CSV file and a journal."""
+
+FIELD_TYPES: dict[str, tuple[type, ...]] = {
+    name: (tuple,) if name == "call_stack" else typing.get_args(hint) or (hint,)
+    for name, hint in typing.get_type_hints(Call).items()
+    if name in FIELDS
+}
+"""What each field may hold, None included where it may be absent."""
+
+MISSING = -(2**63)
+"""None in an array of int64; numpy's bit pattern for "not a time"."""

@@ -5,9 +5,11 @@ sets stamps or outcomes.
 """
 
 from collections.abc import Callable
+from threading import get_ident
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from occupancy import _guard
 from occupancy.call import Call, Outcome
 
 if TYPE_CHECKING:
@@ -15,6 +17,23 @@ if TYPE_CHECKING:
     from occupancy.log import OccupancyLog
 
 TIMEOUTS = frozenset({"TimeoutException", "TimeoutError", "Timeout"})
+
+_collecting_thread: int | None = None
+
+
+def note_collection(phase: str, info: dict[str, Any]) -> None:
+    """Know, from `gc.callbacks`, when the garbage collector is at work.
+
+    What it collects it also closes: a generator over a body runs its clean-up then, as if the program had closed the
+    body. Only here the two can be told apart, and the collector's time is nobody's end.
+    """
+    global _collecting_thread
+    _collecting_thread = get_ident() if phase == "start" else None
+
+
+def is_collecting() -> bool:
+    """Whether this code runs inside the garbage collector."""
+    return _collecting_thread == get_ident()
 
 
 def outcome_of(error: BaseException) -> Outcome:
@@ -51,6 +70,7 @@ class Flight:
         """Told once, after the release and outside every lock."""
         self._open = [True]
 
+    @_guard.guarded
     def __del__(self) -> None:
         # Nobody can end this call any more: its response was collected. No lock may be taken here.
         if self._open:
@@ -81,20 +101,26 @@ class Flight:
         call.chunks += 1
         call.bytes_received += size
 
-    def complete(self) -> None:
-        """The exchange is complete: it ended with the last byte, or with the headers where there is no body."""
+    def complete(self, end_ns: int | None = None) -> None:
+        """The exchange is complete: it ended at `end_ns`, else with the last byte, or the headers where no body came."""
         call = self.call
         failed = call.status is not None and call.status >= 400
         if failed and call.error_type is None:
             call.error_type = str(call.status)
         now_ns = monotonic_ns()
-        self._end(Outcome.HTTP_ERROR if failed else Outcome.OK, self._last_seen_ns(now_ns), now_ns)
+        if end_ns is None:
+            end_ns = self._last_seen_ns(now_ns)
+        self._end(Outcome.HTTP_ERROR if failed else Outcome.OK, end_ns, now_ns)
 
     def close(self, *, settle: bool = True) -> None:
         """The program closes the body: early, unless the end was seen before.
 
-        Without `settle` it takes no lock, as a finalizer needs it: the release is counted at the next start, end or read.
+        Where it is the garbage collector that closes, the body is abandoned. Without `settle` it takes no lock, as a
+        finalizer needs it: the release is counted at the next start, end or read.
         """
+        if is_collecting():
+            self.abandon()
+            return
         now_ns = monotonic_ns()
         self._end(Outcome.CLOSED_EARLY, now_ns, now_ns, settle=settle)
 
@@ -102,10 +128,12 @@ class Flight:
         """The exchange ended with an exception."""
         if not self._open:
             return
-        now_ns = monotonic_ns()
         outcome = outcome_of(error)
-        if outcome is not Outcome.CLOSED_EARLY:
-            self.call.error_type = type(error).__qualname__
+        if outcome is Outcome.CLOSED_EARLY:
+            self.close()
+            return
+        now_ns = monotonic_ns()
+        self.call.error_type = type(error).__qualname__
         self._end(outcome, now_ns, now_ns)
 
     def abandon(self) -> None:

@@ -151,10 +151,10 @@ class OccupancyLog:
         log._reset(origin_ns, origin_unix_ns)
         log._live = False
         log.bad_rows = list(bad_rows)
-        for _, event, call in sorted(_events(calls), key=itemgetter(0, 1)):
-            if event == START:
+        for _, starts, call in sorted(_events(calls), key=itemgetter(0, 1)):
+            if starts:
                 log._start(call)
-            else:
+            if not starts or call.released_ns == call.start_ns:
                 log._release(call)
         return log
 
@@ -244,9 +244,9 @@ class OccupancyLog:
 
     def steps(self) -> "Steps":
         """The step function of calls in flight, from starts to ends; see `occupancy.analysis.steps`."""
-        from occupancy.analysis.steps import call_steps
+        from occupancy.analysis.steps import steps_in_flight
 
-        return call_steps(self.columns(), self._until_ns())
+        return steps_in_flight(self.columns(), self._until_ns())
 
     def summary(self) -> "Summary":
         """The log in numbers; see `occupancy.analysis.summary`."""
@@ -327,17 +327,15 @@ class OccupancyLog:
         except BaseException as error:
             flight.fail(error)
             raise
-        flight.complete()
+        flight.complete(monotonic_ns())
 
 
-RELEASE, START, RELEASE_AT_START = range(3)
-
-
-def _events(calls: list[Call]) -> Iterator[tuple[int, int, Call]]:
-    """Starts and releases as `(ns, event, call)`; in this order they count right, releases first at equal times."""
+def _events(calls: list[Call]) -> Iterator[tuple[int, bool, Call]]:
+    """Starts and releases, as `(ns, whether it starts, call)`; a call of no length has its start alone."""
     for call in calls:
-        yield call.start_ns, START, call
+        yield call.start_ns, True, call
         ended_ns = call.end_ns if call.released_ns is None else call.released_ns
         if ended_ns is not None:
             call.released_ns = max(ended_ns, call.start_ns)
-            yield call.released_ns, RELEASE if ended_ns > call.start_ns else RELEASE_AT_START, call
+            if call.released_ns > call.start_ns:
+                yield call.released_ns, False, call

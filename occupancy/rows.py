@@ -5,19 +5,17 @@ from collections.abc import Callable, Hashable, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from occupancy.call import FIELDS, Call, Frame
+from occupancy.call import FIELDS, MISSING, Call
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MISSING = -(2**63)
-"""An absent integer; also numpy's bit pattern for "not a time"."""
 MISSING_SHORT = -(2**31)
 OTHER = "other"
 """What a string becomes once its table is full."""
-TABLE_LIMIT = 65_536
-"""Distinct values a column of strings keeps."""
+TABLE_LIMIT = 2**16 - 2
+"""Distinct values a column of strings keeps, besides None and `other`."""
 
 LONGS = (
     "call_id", "logical_id", "start_ns", "headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns", "end_ns",
@@ -38,7 +36,7 @@ HEX = {"trace_id": 16, "span_id": 8, "parent_span_id": 8}
 TEXTS = ("request_id",)
 """Different in every call, so not worth a table."""
 
-ROW = struct.Struct(f"<{len(LONGS)}q{len(SHORTS)}i{len(FLAGS)}b{len(FLOATS)}d{len(NAMES)}i16s8s8s")
+ROW = struct.Struct(f"<{len(LONGS)}q{len(SHORTS)}i{len(FLAGS)}b{len(FLOATS)}d{len(NAMES)}H16s8s8s")
 GROW_ROWS = 256
 
 _longs, _shorts, _flags, _names = (attrgetter(*group) for group in (LONGS, SHORTS, FLAGS, NAMES))
@@ -53,31 +51,27 @@ if {*LONGS, *SHORTS, *FLAGS, *FLOATS, *NAMES, *HEX, *TEXTS} != set(FIELDS):
 
 
 class Table:
-    """Numbers for the distinct values of a column, from 0; the number of None is -1."""
+    """Numbers for the distinct values of a column; the number of None is 0."""
 
     __slots__ = ("numbers", "other", "values")
 
     def __init__(self, other: Hashable) -> None:
         self.numbers: dict[Hashable, int] = {}
-        self.values: list[Any] = []
+        self.values: list[Any] = [None]
         self.other = other
 
     def number(self, value: Hashable) -> int:
         """The number of a value; of `other` once the table is full."""
         if value is None:
-            return -1
+            return 0
         number = self.numbers.get(value)
         if number is None:
-            if len(self.values) >= TABLE_LIMIT:
+            if len(self.values) > TABLE_LIMIT:
                 value = self.other
             number = self.numbers.setdefault(value, len(self.values))
             if number == len(self.values):
                 self.values.append(value)
         return number
-
-    def value(self, number: int) -> Any:
-        """The value of a number."""
-        return None if number < 0 else self.values[number]
 
 
 class Rows:
@@ -146,7 +140,7 @@ class Rows:
         retry_after_s = row[_FLAG_END]
         values["retry_after_s"] = None if retry_after_s != retry_after_s else retry_after_s
         for table, name, number in zip(self._tables, NAMES, row[_FLOAT_END:_NAME_END], strict=True):
-            values[name] = table.value(number)
+            values[name] = table.values[number]
         for name, raw in zip(HEX, row[_NAME_END:], strict=True):
             values[name] = raw.hex() if any(raw) else None
         text = self._texts[slot]
@@ -179,7 +173,7 @@ class Rows:
         if name in HEX:
             return _objects([raw.hex() if any(raw) else None for raw in values.tolist()])
         table = self._tables[NAMES.index(name)]
-        named: NDArray[Any] = _objects([*table.values, None])[values]
+        named: NDArray[Any] = _objects(table.values)[values]
         return named
 
 
@@ -195,7 +189,7 @@ def _dtype() -> "np.dtype[Any]":
     import numpy as np
 
     kinds: list[tuple[tuple[str, ...], str]] = [
-        (LONGS, "<i8"), (SHORTS, "<i4"), (FLAGS, "i1"), (FLOATS, "<f8"), (NAMES, "<i4"),
+        (LONGS, "<i8"), (SHORTS, "<i4"), (FLAGS, "i1"), (FLOATS, "<f8"), (NAMES, "<u2"),
     ]  # fmt: skip
     fields = [(name, kind) for names, kind in kinds for name in names]
     return np.dtype(fields + [(name, f"V{size}") for name, size in HEX.items()])

@@ -2,20 +2,23 @@
 
 import sys
 import threading
+from contextvars import ContextVar
 from types import ModuleType
 
 from occupancy.call import Call
-from occupancy.instrumentation.context import current_label, current_run
-from occupancy.instrumentation.frames import call_stack
-from occupancy.instrumentation.tasks import current_task, root_flow, sync_in_event_loop
+from occupancy.caller.frames import call_stack
+from occupancy.caller.labels import current_label, current_run
+from occupancy.caller.tasks import current_task, root_flow, sync_in_event_loop
 
-__all__ = ["SHARED_BY_ATTEMPTS", "describe", "flow_id", "sync_in_event_loop", "trace_api"]
+__all__ = ["SHARED_BY_ATTEMPTS", "describe", "flow_id", "span_above", "sync_in_event_loop", "trace_api"]
 
 SHARED_BY_ATTEMPTS = (
     "logical_id", "parent_span_id", "trace_id", "run", "kind", "label", "async_task", "thread", "call_stack", "client",
     "method", "host", "path", "model", "key_id", "request_bytes", "idempotency_key", "sync_in_event_loop",
 )  # fmt: skip
 """Fields of a call that a further attempt of the same request has too."""
+
+_span_above: ContextVar[int] = ContextVar("occupancy_span_above", default=0)
 
 
 def describe(call: Call, *, with_stack: bool = True) -> None:
@@ -37,10 +40,16 @@ def _note_parent_span(call: Call) -> str | None:
         return None
     span = api.get_current_span()
     context = span.get_span_context()
+    _span_above.set(context.span_id)
     if not context.is_valid:
         return None
     call.trace_id, call.parent_span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
     return getattr(span, "name", None)
+
+
+def span_above() -> int:
+    """The id of the span under which the newest call of this context was made; 0 without one."""
+    return _span_above.get()
 
 
 def flow_id() -> tuple[int, int]:

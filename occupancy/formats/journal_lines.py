@@ -5,15 +5,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from occupancy.call import FIELDS, Call, Frame
+from occupancy.call import FIELD_TYPES, FIELDS, STAMPS, Call, Frame
 from occupancy.errors import ReadError
 from occupancy.formats.recording import Recording
 from occupancy.journal import SCHEMA
 
 PREFIX = '{"event":'
 """How each line begins."""
-
-STAMPS = ("start_ns", "headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns", "end_ns", "released_ns")
 
 
 @dataclasses.dataclass(slots=True)
@@ -62,7 +60,9 @@ class _Reader:
             except (ValueError, KeyError, TypeError) as error:
                 self._bad_rows.append(f"{place}: {_reason(error)}")
 
-    def _take_record(self, record: dict[str, Any]) -> None:
+    def _take_record(self, record: Any) -> None:
+        if not isinstance(record, dict):
+            raise ValueError("not a record")
         event = record["event"]
         if event == "process":
             self._take_process(record)
@@ -99,10 +99,17 @@ def _parts(line: str) -> Iterator[str]:
 
 def _to_call(record: dict[str, Any], shift_ns: int) -> Call:
     values = {name: record[name] for name in FIELDS if name in record}
-    for name in STAMPS:
-        if values.get(name) is not None:
-            values[name] += shift_ns
-    values["call_stack"] = tuple(Frame(*frame) for frame in values.get("call_stack", ()))
+    values["call_id"] = record["call_id"]
+    stack = values.pop("call_stack", ())
+    for name, value in values.items():
+        if not isinstance(value, FIELD_TYPES[name]):
+            raise ValueError(f"{name} cannot be {value!r}")
+        if name in STAMPS:
+            values[name] = value + shift_ns
+    try:
+        values["call_stack"] = tuple(Frame(*frame) for frame in stack)
+    except TypeError:
+        raise ValueError(f"call_stack cannot be {stack!r}") from None
     return Call(**values)
 
 

@@ -5,16 +5,14 @@ asked for in seconds and ms. An absent value is an empty field.
 """
 
 import csv
-import dataclasses
 import io
 import json
 import os
-import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from occupancy.call import FIELDS, Call, Frame
+from occupancy.call import FIELD_TYPES, FIELDS, STAMPS, Call, Frame
 from occupancy.errors import InputError, ReadError
 from occupancy.formats.recording import Recording
 
@@ -27,9 +25,6 @@ PREFIX = "# occupancy "
 
 DERIVED = ("t0", "t_first", "t1", "wait_first_ms", "total_ms")
 HEADINGS = ("t0_s", "t_first_s", "t1_s", "wait_first_ms", "total_ms", *FIELDS)
-STAMPS = frozenset(name for name in FIELDS if name.endswith("_ns") and name[:-3] in {
-    "start", "headers", "first_byte", "first_event", "last_byte", "end", "released"
-})  # fmt: skip
 
 
 def dump(log: "OccupancyLog", path: str | os.PathLike[str], what: str = "calls") -> None:
@@ -150,12 +145,10 @@ def _read_value(name: str, text: str) -> Any:
         raise ValueError(f"{name} cannot be {text!r}") from None
 
 
-def _parser(hint: Any) -> Callable[[str], Any]:
-    types = {hint, *typing.get_args(hint)}
+def _parser(types: tuple[type, ...]) -> Callable[[str], Any]:
     if bool in types:
         return {"true": True, "false": False}.__getitem__
     return int if int in types else float if float in types else str
 
 
-_HINTS = typing.get_type_hints(Call)
-_PARSERS = {field.name: _parser(_HINTS[field.name]) for field in dataclasses.fields(Call)}
+_PARSERS = {name: _parser(types) for name, types in FIELD_TYPES.items()}

@@ -26,8 +26,9 @@ import pytest
 
 from occupancy import _guard
 from occupancy.call import Frame
-from occupancy.instrumentation import tasks, user_code
-from occupancy.instrumentation.context import call_stack, root_flow, sync_in_event_loop
+from occupancy.caller import tasks, user_code
+from occupancy.caller.frames import call_stack
+from occupancy.caller.tasks import root_flow, sync_in_event_loop
 
 Stack = tuple[Frame, ...]
 
@@ -769,7 +770,7 @@ def test_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_command_line_program() -> None:
-    program = "from occupancy.instrumentation.context import call_stack\ndef f():\n  return call_stack()\nprint(f())"
+    program = "from occupancy.caller.frames import call_stack\ndef f():\n  return call_stack()\nprint(f())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     first = Frame("<string>", 3, "f")
     assert done.stdout.strip() == str((first, Frame("<string>", 4, "<module>")))
@@ -782,7 +783,7 @@ import sys, types
 package = types.ModuleType("occupancy")  # the names that the package itself imports are not asked about here
 package.__path__ = [{package!r}]
 sys.modules["occupancy"] = package
-import occupancy.instrumentation.context
+import occupancy.caller.labels
 heavy = ["asyncio", "trio", "IPython", "opentelemetry", "httpx", "httpx2", "numpy", "wrapt"]
 print([name for name in heavy if name in sys.modules])
 """
@@ -848,7 +849,7 @@ def test_weird_task_gives_an_empty_stack(monkeypatch: pytest.MonkeyPatch, failur
 
     monkeypatch.setattr(tasks, "task_of_loop_frame", lambda frame: Weird())
     assert run_asyncio(main) == [()]
-    failures.append("instrumentation.call_stack")
+    failures.append("caller.call_stack")
 
 
 def test_weird_awaiter_keeps_what_is_known(failures: list[str]) -> None:
@@ -865,7 +866,7 @@ def test_weird_awaiter_keeps_what_is_known(failures: list[str]) -> None:
         return await task, root_flow().task is not None
 
     assert run_asyncio(main) == ((at("in user_fetch", "user_fetch"),), True)
-    failures.append("instrumentation.call_stack")
+    failures.append("caller.call_stack")
 
 
 def test_failure_gives_an_empty_stack(monkeypatch: pytest.MonkeyPatch, failures: list[str]) -> None:
@@ -876,7 +877,7 @@ def test_failure_gives_an_empty_stack(monkeypatch: pytest.MonkeyPatch, failures:
     assert library.get() == ()
     assert root_flow() == (None, threading.current_thread().name, threading.current_thread().name)
     assert not sync_in_event_loop()
-    failures.extend(f"instrumentation.{name}" for name in ("call_stack", "root_flow", "sync_in_event_loop"))
+    failures.extend(f"caller.{name}" for name in ("call_stack", "root_flow", "sync_in_event_loop"))
 
 
 def test_cancellation_passes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from occupancy._guard import report
 from occupancy.call import Frame
-from occupancy.instrumentation import tasks
-from occupancy.instrumentation.user_code import LOOP, LOOP_FUNCTIONS, cell_name, origin
+from occupancy.caller import tasks
+from occupancy.caller.user_code import LOOP, LOOP_FUNCTIONS, cell_name, origin
 
 MAX_FRAMES = 4
 """User frames in a call stack."""
@@ -42,7 +42,7 @@ def call_stack(skip: int = 0) -> tuple[Frame, ...]:
     try:
         return _walk(sys._getframe(1 + skip))
     except Exception as error:
-        report("instrumentation.call_stack", error)
+        report("caller.call_stack", error)
         return ()
 
 
@@ -68,7 +68,7 @@ def _walk(start: FrameType) -> tuple[Frame, ...]:
         try:
             _add_awaiting_frames(found, tasks.current_task() if frame is outermost else tasks.task_of_loop_frame(frame))
         except Exception as error:  # what was found before is true all the same
-            report("instrumentation.call_stack", error)
+            report("caller.call_stack", error)
     return tuple(found[:MAX_FRAMES])
 
 

@@ -16,20 +16,6 @@ from types import CoroutineType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from occupancy.errors import InputError
-from occupancy.instrumentation.frames import call_stack
-from occupancy.instrumentation.tasks import RootFlow, root_flow, sync_in_event_loop
-
-__all__ = [
-    "RootFlow",
-    "agent_run",
-    "call_stack",
-    "current_after",
-    "current_label",
-    "current_run",
-    "label",
-    "root_flow",
-    "sync_in_event_loop",
-]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

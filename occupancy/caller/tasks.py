@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from occupancy._guard import report
-from occupancy.instrumentation.user_code import LOOP, LOOP_FUNCTIONS, origin
+from occupancy.caller.user_code import LOOP, LOOP_FUNCTIONS, origin
 
 _ASYNC_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _MAX_LEVELS = 32
@@ -58,7 +58,7 @@ def root_flow() -> RootFlow:
         top = root_task(task)
         return RootFlow(_task_name(task), thread.name, _root_name(top, f"task {_task_name(top)}"))
     except Exception as error:
-        report("instrumentation.root_flow", error)
+        report("caller.root_flow", error)
         return RootFlow(None, thread.name, thread.name)
 
 
@@ -73,7 +73,7 @@ def sync_in_event_loop() -> bool:
         trio = sys.modules.get("trio")
         return trio is not None and bool(trio.lowlevel.in_trio_run())
     except Exception as error:
-        report("instrumentation.sync_in_event_loop", error)
+        report("caller.sync_in_event_loop", error)
         return False
 
 
