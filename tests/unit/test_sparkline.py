@@ -101,6 +101,11 @@ def test_a_gap_too_short_to_see_is_still_a_boundary() -> None:
     assert skyline(found, 23, starts_ns=starts(0, 501 * MS)).splitlines()[0] == "1 |##########|#########"
 
 
+def test_a_call_that_starts_after_a_gap_one_can_see_needs_no_mark() -> None:
+    found = of((0, 400 * MS), (600 * MS, 1000 * MS))
+    assert skyline(found, 23, starts_ns=starts(0, 600 * MS)).splitlines()[0] == "1 |########    ########"
+
+
 def test_boundaries_that_could_not_be_read_are_left_out() -> None:
     rows = [(start * MS, start * MS + 10 * MS) for start in range(0, 1000, 10)]
     assert "|" not in skyline(of(*rows), 33, starts_ns=starts(*(row[0] for row in rows))).splitlines()[0][3:]

@@ -105,6 +105,8 @@ def test_the_axis_of_calls_starts_at_zero_and_has_whole_numbers() -> None:
 def test_on_the_wire_is_a_second_line_where_it_differs() -> None:
     calls = [step("fetch", 0, 200 * (wave + 1), pool_ns=200 * MS * wave) for wave in range(2) for _ in range(2)]
     assert points(line(plot(columns_of(calls)), "on the wire")) == [(0, 0), (0, 2), (0.4, 0)]
+    a_little = [step("fetch", 0, 200, pool_ns=4 * MS)]
+    assert points(line(plot(columns_of(a_little)), "on the wire"))[0] == (0.004, 0)
     hardly = [step("fetch", 0, 200, client_ns=5_000)]
     assert not has_line(plot(columns_of(hardly)), "on the wire")
     assert not has_line(plot(columns_of(SERIAL)), "on the wire")
@@ -142,6 +144,18 @@ def test_names_lie_under_the_curve_inside_their_call() -> None:
         x, y = placed[name]
         assert begin < x < end
         assert y < flight.at(ORIGIN + int(x * 1e9))
+
+
+def test_names_of_calls_that_touch_are_on_one_row() -> None:
+    heights = {text.get_text(): text.get_position()[1] for text in plot(columns_of(SERIAL)).texts}
+    assert {heights[call.label] for call in SERIAL if call.label} == {0.5}
+
+
+def test_a_hill_after_a_gap_keeps_its_edge() -> None:
+    ax = plot(columns_of([step("plan", 0, 400), step("fetch", 600, 1000)]))
+    image = pixels(figure_of(ax))
+    x, y = ax.transData.transform((0.6, 0.3)).astype(int)
+    assert image[image.shape[0] - y, x - 2 : x + 3].min() < 100
 
 
 def test_hills_that_touch_are_cut_apart() -> None:

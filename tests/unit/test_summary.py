@@ -172,6 +172,11 @@ def test_gaps_are_the_programs_own_time_between_two_named_calls() -> None:
     assert found.busy_ns == 180 * MS
 
 
+def test_a_call_of_no_length_borders_no_gap() -> None:
+    found = summary_of(step("tick", 100, 100), step("tock", 130, 130), step("plan", 0, 100), step("fetch", 130, 200))
+    assert found.gaps == (Gap(100 * MS, 30 * MS, "plan", "fetch"),)
+
+
 def test_only_the_largest_gaps_are_named() -> None:
     starts = [0, 20, 50, 90, 140, 200, 270, 350]
     found = summary_of(*(step("a", start, start + 10) for start in starts))

@@ -153,6 +153,12 @@ def test_one_call_in_each_run_is_no_serial_program() -> None:
     assert verdict_of(*calls) == "one call in each of 3 runs, up to 3 in flight at once, mean 3.00"
 
 
+def test_a_serial_thread_beside_others_with_one_call_each_is_overlapped() -> None:
+    main = [step("plan", 0, 200, run="main"), step("recap", 550, 750, run="main")]
+    tools = [step("tool", 200, 550, run=f"thread {number}") for number in range(2)]
+    assert verdict_of(*main, *tools) == "overlapped: up to 2 in flight, mean 1.47"
+
+
 # Tables
 
 
