@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from occupancy.analysis.columns import MISSING, Columns
-from occupancy.analysis.distribution import MS, Spread, Tally, spread, tally
+from occupancy.analysis.distribution import MS, Spread, Tally, elapsed, spread, tally
 from occupancy.analysis.groups import CountedCalls, Group, Run, by_label, by_run, by_site
 from occupancy.analysis.steps import Int64, Steps, count_intervals, steps, wire_start
 from occupancy.call import Outcome
@@ -15,6 +15,8 @@ PHASES = ("client", "gate", "pool", "connect", "tls", "send", "wait", "receive")
 """In the order in which a call goes through them; the column of each is its name and `_ns`."""
 FAILED = (Outcome.HTTP_ERROR.value, Outcome.TIMEOUT.value, Outcome.ERROR.value)
 TOO_MANY_REQUESTS = 429
+LATE_NS = 1_000_000
+"""Between end and release, what is shorter is the bookkeeping of the client and of ours, not the program."""
 GAPS = 5
 """Gaps that a summary names."""
 
@@ -54,7 +56,7 @@ class Summary:
     n_dropped: int
     """In no curve and no duration: they end before they start, or have no end without being open."""
     n_released_late: int
-    """Held by the program after their end (`released_ns` after `end_ns`): there the running count is the higher one."""
+    """Held by the program for more than `LATE_NS` after their end: there the running count is the higher one."""
     start_ns: int
     """First start; 0 without calls."""
     wall_ns: int
@@ -123,7 +125,7 @@ def summarize(columns: Columns, until_ns: int | None = None) -> Summary:
         n_open=_count(calls.is_open),
         n_other=len(columns["start_ns"]) - calls.n,
         n_dropped=intervals.end_before_start + intervals.missing,
-        n_released_late=_count((kept["end_ns"] != MISSING) & (kept["released_ns"] > kept["end_ns"])),
+        n_released_late=_count(elapsed(kept["end_ns"], kept["released_ns"]) > LATE_NS),
         start_ns=int(calls.start_ns.min()) if calls.n else 0,
         wall_ns=in_flight.wall_ns,
         busy_ns=in_flight.busy_ns,

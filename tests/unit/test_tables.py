@@ -71,7 +71,7 @@ def worst_calls() -> list[Call]:
         call.call_stack = (Frame("/very/long/folder\u2603" * 20 + f"/{number}.py", 10**6, "f"),)
         call.attempt = number
         call.status = (200, 429, 500, None)[number % 4]
-        call.released_ns = call.end_ns and call.end_ns + 1
+        call.released_ns = call.end_ns and call.end_ns + 2 * MS
         call.pool_ns = 400 * MS
         calls.append(call)
     calls += [Call(label=None, start_ns=10**9), Call(start_ns=5, end_ns=3, outcome="ok"), Call(kind="other")]
