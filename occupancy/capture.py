@@ -12,6 +12,8 @@ from occupancy.log import OccupancyLog
 from occupancy.settings import Settings, read_settings
 
 _process_log: OccupancyLog | None = None
+_span_log: OccupancyLog | None = None
+"""The log that an `OccupancySpanProcessor` was given: its counts go on the spans, whatever else records."""
 
 
 def instrument() -> OccupancyLog:
@@ -30,6 +32,8 @@ def instrument() -> OccupancyLog:
     if _process_log is None:
         _process_log = OccupancyLog(journal=settings.journal)
     record_into(_process_log, settings, first=True)
+    if _span_log in ledger.logs:
+        record_for_spans(_span_log)
     return _process_log
 
 
@@ -68,6 +72,13 @@ def record_into(log: OccupancyLog, settings: Settings | None = None, *, first: b
     """Let a log record every call from now on."""
     hooks.install(settings or read_settings())
     ledger.attach(log, first=first)
+
+
+def record_for_spans(log: OccupancyLog) -> None:
+    """Let a log record every call from now on, and put its counts on the spans."""
+    global _span_log
+    _span_log = log
+    record_into(log, first=True)
 
 
 def stop_recording(log: OccupancyLog) -> None:

@@ -9,20 +9,20 @@ from occupancy.log import OccupancyLog
 class OccupancySpanProcessor(SettlingProcessor):
     """Adding it to a provider switches the capture on and stamps the provider's HTTP client spans.
 
-    Add it before the processors that export: a provider shuts them down in turn.
+    It may be added before the processors that export, or after them. Where the provider is not the global one, the host
+    switches OpenTelemetry's httpx instrumentors on for it, as it would without us.
 
     Args:
         log: The log that counts the calls; by default the process's own, see `occupancy.instrument`.
         hold_span_end: Whether an HTTP span ends with the last byte of the body, as the call does. OpenTelemetry ends it at
-            the headers; where that must stay so, False leaves durations as they were and the stamps are attributes all the
-            same.
+            the headers; where that must stay so, False leaves durations as they were. The stamps are attributes and events
+            all the same, and an event may then be later than its span's end. Of several processors the last decides, for
+            the whole process.
     """
 
     def __init__(self, log: OccupancyLog | None = None, *, hold_span_end: bool = True) -> None:
         spans.extend = hold_span_end
-        if log is None:
-            log = capture.instrument()
-        else:
-            capture.record_into(log, first=True)
-        self.log = log
+        self.log = capture.instrument() if log is None else log
         """The log that counts the calls."""
+        if log is not None:
+            capture.record_for_spans(log)

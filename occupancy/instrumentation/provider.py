@@ -1,109 +1,192 @@
-"""Finds the host's OpenTelemetry provider and has OpenTelemetry make the httpx spans that we stamp.
+"""Has OpenTelemetry make the httpx spans that we stamp, and stays with the providers that get them.
 
 Its instrumentors cost some 200 us a call even where no span is recorded, and importing them imports both clients: so they
 are switched on at the first call after a provider exists, not before.
 """
 
 import atexit
-import sys
+import os
+import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from occupancy import _guard
-from occupancy.caller import trace_api
-from occupancy.instrumentation import spans
-from occupancy.ledger import ledger
+from occupancy import _guard, caller
+
+HTTPX_SCOPE = "opentelemetry.instrumentation.httpx"
+"""Name of the scope of OpenTelemetry's httpx spans, whoever switched them on."""
+INSTRUMENTORS = ("HTTPX2ClientInstrumentor", "HTTPXClientInstrumentor")
+WRAPPED = (("HTTPTransport", "handle_request"), ("AsyncHTTPTransport", "handle_async_request"))
+"""The methods that such an instrumentor wraps, by class."""
 
 _provider: Any = None
-_instrumented: list[Any] = []
-"""OpenTelemetry's instrumentors that we have switched on."""
+_attached: Any = None
+_switching = threading.Lock()
+
+
+class OnceTracer:
+    """Makes the httpx span of a request, unless the host's own instrumentation has made one for it.
+
+    The host may have instrumented one client, or put OpenTelemetry's transport into it; then a second span would tell of
+    the same request. Stands in for the provider and for its tracer.
+    """
+
+    def __init__(self) -> None:
+        self.active = True
+        self._tracer: Any = None
+
+    def get_tracer(self, *args: Any, **kwargs: Any) -> "OnceTracer":
+        """Give the instrumentor its tracer."""
+        from opentelemetry import trace
+
+        self._tracer = trace.get_tracer_provider().get_tracer(*args, **kwargs)
+        return self
+
+    def start_as_current_span(self, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
+        """Start a span as the tracer does; where there is one, give an empty one that is not made current."""
+        api = caller.trace_api()
+        if api is not None and (has_span() or not self.active):
+            return nullcontext(api.INVALID_SPAN)
+        return self._tracer.start_as_current_span(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+class Switched:
+    """An instrumentor of OpenTelemetry's that we have switched on, until the host wants it.
+
+    Args:
+        instrumentor: The instrumentor, of which there is one in a process.
+    """
+
+    def __init__(self, instrumentor: Any) -> None:
+        from opentelemetry.metrics import NoOpMeterProvider
+
+        self.instrumentor = instrumentor
+        self._tracer = OnceTracer()
+        # Spans only: metrics would be counted twice beside the host's own, and nobody has asked for them.
+        instrumentor.instrument(
+            tracer_provider=self._tracer, meter_provider=NoOpMeterProvider(), raise_exception_on_conflict=True
+        )
+        self._wrappers = {name: vars(owner)[name] for owner, name in self._methods()}
+        # On the instance: whatever the host calls later, ours goes first, so that its hooks and arguments hold.
+        instrumentor.instrument = self._yielding(instrumentor.instrument)
+        instrumentor.uninstrument = self._yielding(None)
+
+    def _methods(self) -> list[tuple[type, str]]:
+        return [(getattr(self.instrumentor._module, owner), name) for owner, name in WRAPPED]
+
+    def _yielding(self, wanted: Callable[..., Any] | None) -> Callable[..., Any]:
+        def yield_to_host(**kwargs: Any) -> Any:
+            _guard.guarded(self.withdraw)()
+            return None if wanted is None else wanted(**kwargs)
+
+        return yield_to_host
+
+    def withdraw(self) -> None:
+        """Switch it off; where somebody has wrapped ours, it stays and makes no span."""
+        self._tracer.active = False
+        _switched.remove(self)
+        del self.instrumentor.instrument, self.instrumentor.uninstrument
+        if all(vars(owner).get(name) is self._wrappers[name] for owner, name in self._methods()):
+            self.instrumentor.uninstrument()
+        else:  # its own way would take off whatever lies on top
+            self.instrumentor._is_instrumented_by_opentelemetry = False
+
+
+_switched: list[Switched] = []
+
+
+@_guard.guarded
+def has_span() -> bool:
+    """Whether the request that is being made has its httpx span: one that was begun since the client was asked."""
+    api = caller.trace_api()
+    if api is None:
+        return False
+    span = api.get_current_span()
+    return is_http_span(span) and bool(span.get_span_context().span_id != caller.span_above())
+
+
+def is_http_span(span: Any) -> bool:
+    """Whether it is a recording span of OpenTelemetry's httpx instrumentation, as itself or in Logfire's wrapper."""
+    scope = getattr(span, "instrumentation_scope", None)
+    return scope is not None and scope.name == HTTPX_SCOPE and span.is_recording()
 
 
 def look_for_provider() -> None:
     """Take a provider into use that has been set since the last call."""
-    global _provider
     # The module's variable: get_tracer_provider() costs fifty times as much and may install a provider.
-    provider = getattr(trace_api(), "_TRACER_PROVIDER", None)
-    if provider is not None and provider is not _provider:
-        _provider = provider
-        attach(provider)
+    provider = getattr(caller.trace_api(), "_TRACER_PROVIDER", None)
+    if provider is _provider or provider is None or not _switching.acquire(blocking=False):
+        return
+    try:
+        _use(provider)
+    finally:
+        _switching.release()
 
 
-def attach(provider: Any) -> None:
-    """Settle held spans when the provider goes, and switch OpenTelemetry's httpx instrumentors on where nobody has."""
+def _use(provider: Any) -> None:
+    global _provider
+    _provider = provider
     if not hasattr(provider, "add_span_processor"):
         return  # not an SDK's provider: its spans never leave the process
-    _guard.guarded(_add_processor)(provider)
-    # The provider has registered its exit handler before: ours runs first, so that no held span is lost.
-    atexit.register(_guard.guarded(leave))
-    _switch_on()
+    for switched in tuple(_switched):  # they go to the provider before
+        switched.withdraw()
+    from opentelemetry.instrumentation import httpx
+
+    for name in INSTRUMENTORS:
+        _switch_on(getattr(httpx, name)())
+
+
+@_guard.guarded
+def _switch_on(instrumentor: Any) -> None:
+    module = instrumentor._module
+    if module is None or module.__name__ != instrumentor._module_name:
+        return  # not installed, or httpx is another name of httpx2
+    if not instrumentor.is_instrumented_by_opentelemetry:
+        _switched.append(Switched(instrumentor))
 
 
 def detach() -> None:
-    """Switch off the instrumentors that we have switched on, and end held spans."""
+    """Switch off the instrumentors that we have switched on. Spans that are held are held to their ends."""
     global _provider
     _provider = None
-    for instrumentor in list(_instrumented):
-        _withdraw(instrumentor)
-    settle()
+    for switched in tuple(_switched):
+        _guard.guarded(switched.withdraw)()
 
 
-def leave() -> None:
-    """At exit: calls that are still open end as abandoned, and their spans with them."""
-    ledger.abandon_open()
-    settle()
+def attach(span: Any, leave: Callable[[], object]) -> None:
+    """Have held spans settled before the span's provider flushes or shuts down, and before the process exits.
+
+    Args:
+        span: A span of the provider. It leads to the processors that will get it, also where the provider is the host's
+            own affair, or was configured anew behind Logfire's.
+        leave: What settles them at exit.
+    """
+    global _attached
+    processors = getattr(span, "_span_processor", None)
+    if processors is _attached:
+        return
+    _attached = processors
+    # The provider has registered its own exit handler before: ours, registered last, runs first.
+    atexit.unregister(leave)
+    atexit.register(leave)
+    if isinstance(getattr(processors, "_span_processors", None), tuple):
+        _put_first(processors)
 
 
-def settle() -> None:
-    """Count what finalizers have left, then end every held span whose end OpenTelemetry has asked for."""
-    ledger.settle()
-    spans.settle_held()
-
-
-def _add_processor(provider: Any) -> None:
+def _put_first(processors: Any) -> None:
     from occupancy.instrumentation.settling import SettlingProcessor
 
-    active: Any = getattr(provider, "_active_span_processor", None)
-    present = getattr(active, "_span_processors", ())
-    if any(isinstance(processor, SettlingProcessor) for processor in present):
-        return
-    ours = SettlingProcessor()
-    provider.add_span_processor(ours)
-    added = getattr(active, "_span_processors", ())
-    if added and added[-1] is ours:
-        # First: a shutdown goes through them in turn, and what we end must still find the exporters.
-        active._span_processors = (ours, *added[:-1])
+    with processors._lock:
+        present = processors._span_processors
+        ours = [processor for processor in present if isinstance(processor, SettlingProcessor)] or [SettlingProcessor()]
+        # They are flushed and shut down in turn: what ours ends must still find those that export.
+        processors._span_processors = (*ours, *(processor for processor in present if processor not in ours))
 
 
-def _switch_on() -> None:
-    for module, name in (("httpx2", "HTTPX2ClientInstrumentor"), ("httpx", "HTTPXClientInstrumentor")):
-        loaded = sys.modules.get(module)
-        if loaded is not None and loaded.__name__ == module:  # httpx may be another name of httpx2
-            _instrument(name)
+def _forget_parent() -> None:
+    global _switching
+    _switching = threading.Lock()
 
 
-def _instrument(name: str) -> None:
-    from opentelemetry.instrumentation import httpx
-
-    instrumentor = getattr(httpx, name)()
-    if instrumentor.is_instrumented_by_opentelemetry:
-        return
-    instrumentor.instrument()
-    _instrumented.append(instrumentor)
-    # On the instance, which there is one of: whatever the host calls later, ours goes first.
-    instrumentor.instrument = _yielding(instrumentor, "instrument")
-    instrumentor.uninstrument = _yielding(instrumentor, "uninstrument")
-
-
-def _yielding(instrumentor: Any, method: str) -> Callable[..., Any]:
-    def yield_to_host(**kwargs: Any) -> Any:
-        _guard.guarded(_withdraw)(instrumentor)
-        return getattr(instrumentor, method)(**kwargs) if method == "instrument" else None
-
-    return yield_to_host
-
-
-def _withdraw(instrumentor: Any) -> None:
-    _instrumented.remove(instrumentor)
-    del instrumentor.instrument, instrumentor.uninstrument
-    instrumentor.uninstrument()
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_forget_parent)

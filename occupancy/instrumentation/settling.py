@@ -2,9 +2,7 @@
 
 from opentelemetry.sdk.trace import SpanProcessor
 
-from occupancy import _guard
-from occupancy.instrumentation import provider
-from occupancy.ledger import ledger
+from occupancy.instrumentation import spans
 
 
 class SettlingProcessor(SpanProcessor):
@@ -15,11 +13,13 @@ class SettlingProcessor(SpanProcessor):
     """
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Count what finalizers have left, so that the spans of collected responses end. Always True."""
-        _guard.guarded(ledger.settle)()
+        """End the held spans of calls that have ended, such as those of collected responses. Always True.
+
+        A call in flight keeps its span: a flush in between would cut it short.
+        """
+        spans.settle_ended()
         return True
 
     def shutdown(self) -> None:
-        """End every held span whose end was asked for: its call will not be seen to end."""
-        _guard.guarded(provider.settle)()
-
+        """End every held span whose end was asked for: what its call does later will not be exported."""
+        spans.settle_held()
