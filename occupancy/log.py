@@ -264,7 +264,7 @@ class OccupancyLog:
         """Draw calls in flight over time, on new axes unless some are given."""
         from occupancy.views.step_plot import plot
 
-        return plot(self.columns(), ax)
+        return plot(self.columns(), ax, until_ns=self._until_ns())
 
     def to_pandas(self) -> "DataFrame":
         """One row for each call; see `occupancy.formats.dataframe`."""
