@@ -1,0 +1,30 @@
+"""The one import with a side effect: records every call from here on, and reports on stderr at exit.
+
+    import occupancy.auto
+
+`occupancy.auto.log` is the process's log. `OCCUPANCY_ENABLED=0` makes the import do nothing, `OCCUPANCY_REPORT=0` keeps
+the report away, `OCCUPANCY_JOURNAL=calls.jsonl` streams the calls to a file; see `occupancy.settings`.
+"""
+
+from occupancy import _guard, capture, reporting
+from occupancy.errors import InputError
+from occupancy.log import OccupancyLog
+from occupancy.settings import read_settings
+
+
+def _begin() -> OccupancyLog:
+    settings = read_settings()
+    if not settings.enabled:
+        return OccupancyLog()  # records nothing; what the program does with `log` still works
+    if settings.report:
+        reporting.report_at_exit()
+    try:
+        return capture.instrument()
+    except InputError as error:
+        reporting.tell(f"occupancy: {error}; recording goes on without it")
+        capture._process_log = OccupancyLog()
+        return capture.instrument()
+
+
+log: OccupancyLog = _guard.guarded(_begin)() or OccupancyLog()
+"""The process's log."""
