@@ -1,0 +1,115 @@
+"""`occupancy run`."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from occupancy import capture, reporting
+from occupancy.call import Call
+from occupancy.cli import program as programs
+from occupancy.errors import InputError
+from occupancy.journal import Journal
+from occupancy.log import OccupancyLog
+from occupancy.settings import Settings, read_settings
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-m", "as_module", is_flag=True, help="PROGRAM is a module, as in python -m.")
+@click.option("--journal", metavar="FILE", help="Where the calls go, instead of a new occupancy-*.jsonl here.")
+@click.option("--no-report", is_flag=True, help="Say nothing at the end.")
+@click.argument("program")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def command(
+    as_module: bool, journal: str | None, no_report: bool, program: str, args: tuple[str, ...]
+) -> Callable[[], int]:
+    """Run a Python PROGRAM as it is, and trace its calls.
+
+    Options of ours come before PROGRAM; all behind it is its own. Its input, output, arguments, exit code and signals are
+    as under python. The calls go to a journal as they happen; a report on stderr at the end names it.
+
+    Traced is the process itself, with what it forks. Programs that it starts are not traced.
+    """
+    settings = read_settings()
+    log = OccupancyLog()
+    log.journal = _journal(journal or settings.journal)
+    find = programs.find_module if as_module else programs.find_script
+
+    def start() -> int:
+        try:
+            found = find(program, list(args))
+        except programs.CannotRunError as error:
+            click.echo(f"occupancy: {error}", err=True)
+            return error.exit_code
+        if settings.enabled:
+            _record(log, settings, with_report=not no_report)
+        _forget_click()
+        programs.run(found)
+        return 0
+
+    return start
+
+
+def _record(log: OccupancyLog, settings: Settings, *, with_report: bool) -> None:
+    capture._process_log = log
+    capture.instrument()
+    if with_report and settings.report:
+        reporting.report_at_exit()
+
+
+def _forget_click() -> None:
+    """The program gets the `click` that it would find itself, which may be a file of its own."""
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "click":
+            del sys.modules[name]
+
+
+class LateJournal(Journal):
+    """A journal whose file is made by the first call: a program without calls leaves none behind.
+
+    Args:
+        path: The file; a relative one holds also when the program changes its folder.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+        self._fd = self._process = None
+        self._waits = True
+
+    def start(self, call: Call) -> None:
+        """Write that a call has started; make the file before the first one."""
+        if self._waits:
+            self._waits = False
+            try:
+                super().__init__(self.path)
+            except InputError as error:
+                reporting.tell(f"occupancy: {error}; recording goes on without it")
+        super().start(call)
+
+
+def _journal(path: str | None) -> LateJournal:
+    """Give a journal: a new one here, or that of a path, which must be writable.
+
+    Raises:
+        InputError: It cannot be written; nothing has run yet.
+    """
+    if path is None:
+        return LateJournal(_new_name())
+    is_new = not os.path.lexists(path)
+    Journal(path).close()
+    if is_new:
+        os.unlink(path)
+    return LateJournal(path)
+
+
+def _new_name() -> str:
+    """Give a name that no file has; the process id keeps runs apart that begin in one second."""
+    stem = f"occupancy-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    name, number = f"{stem}.jsonl", 1
+    while os.path.lexists(name):
+        number += 1
+        name = f"{stem}-{number}.jsonl"
+    return name

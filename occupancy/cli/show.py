@@ -1,0 +1,91 @@
+"""`occupancy show`."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from occupancy.call import Call
+    from occupancy.log import OccupancyLog
+
+FEW = 5
+"""Bad rows and open calls that are named; the others are counted."""
+
+
+@click.command()
+@click.argument("file")
+@click.option("--json", "as_json", is_flag=True, help="The summary as JSON; units are in the names.")
+@click.option("--width", type=click.IntRange(60, 1000), default=80, show_default=True, help="Columns.")
+def command(file: str, as_json: bool, width: int) -> None:
+    """Sum up the calls of a FILE: a journal, or a CSV of calls."""
+    from occupancy.reading import read
+
+    log = read(file)
+    click.echo(json.dumps(to_json(log, file), indent=2) if as_json else to_text(log, width))
+
+
+def to_text(log: "OccupancyLog", width: int = 80) -> str:
+    """Give the report, every label, the calls that never ended and the rows that could not be read.
+
+    Args:
+        log: A log that was read.
+        width: Columns, at least 60.
+
+    Returns:
+        Lines of ASCII without a last newline.
+    """
+    from occupancy.views import tables
+
+    parts = [tables.report(log.columns(), width)]
+    if log.peak:
+        parts.append(tables.label_table(log.summary(), width))
+    opened = [call for call in log.open_calls if call.in_flight_start is not None]
+    parts += _named(opened, "open call", lambda call: _place(call, log.origin_ns), width)
+    parts += _named(log.bad_rows, "bad row", str, width)
+    return "\n\n".join(parts)
+
+
+def _named(items: Sequence[Any], noun: str, name: Callable[[Any], str], width: int) -> Iterator[str]:
+    """Count things, and name the first ones; nothing when there are none."""
+    from occupancy.views.text import count, plain
+
+    if items:
+        named = [f"  {plain(name(item))}"[:width] for item in items[:FEW]]
+        more = [f"  ... and {len(items) - FEW} more"] if len(items) > FEW else []
+        yield "\n".join([f"{count(len(items), noun)}:", *named, *more])
+
+
+def _place(call: "Call", origin_ns: int) -> str:
+    from occupancy.views.text import duration
+
+    target = f"{call.method or ''} {call.host or ''}{call.path or ''}".strip()
+    return f"{call.label or '(no label)'}, since {duration(call.start_ns - origin_ns)}: {target}"
+
+
+def to_json(log: "OccupancyLog", file: str) -> dict[str, Any]:
+    """Give the summary of a log that was read as what `json.dumps` takes."""
+    from occupancy.views.tables import verdict
+
+    summary = log.summary()
+    return {
+        "file": file,
+        "verdict": verdict(summary),
+        "start_unix_ns": log.origin_unix_ns + summary.start_ns - log.origin_ns if summary.n else None,
+        **_plain(summary),
+        "level_share": list(summary.level_share),
+        "n_bad_rows": len(log.bad_rows),
+        "bad_rows": log.bad_rows[:FEW],
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Turn dataclasses and named tuples into dicts, other tuples into lists."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        as_dict = getattr(value, "_asdict", None)
+        return [_plain(item) for item in value] if as_dict is None else {k: _plain(v) for k, v in as_dict().items()}
+    return value
