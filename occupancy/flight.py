@@ -102,7 +102,7 @@ class Flight:
         call.bytes_received += size
 
     def complete(self, end_ns: int | None = None) -> None:
-        """The exchange is complete: it ended at `end_ns`, else with the last byte, or the headers where no body came."""
+        """The exchange is complete: it ended at `end_ns`, else with the last byte, or the headers without a body."""
         call = self.call
         failed = call.status is not None and call.status >= 400
         if failed and call.error_type is None:

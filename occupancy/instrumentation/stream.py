@@ -16,7 +16,7 @@ _DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
 _LAST_EVENT = re.compile(
     rb"(?:\A|[\r\n])event: ?(?:message_stop|response\.(?:completed|failed|incomplete)|error)[ \t]*(?=[\r\n])"
 )
-_BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_BLANK_LINE = re.compile(rb"\n[\r\n]|\r\r")  # "\r\n" is one line's end; what follows any end is a line of nothing
 
 
 class EventScanner:
@@ -46,14 +46,19 @@ class EventScanner:
                 return
             last = _LAST_EVENT.search(text)
             if last is None:
-                line = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
-                self._carry = text[line : line + CARRY]
+                self._carry = _unfinished_line(text)
                 return
             self._closing = True
             text = text[last.end() :]
         if _BLANK_LINE.search(text):
             self.last_seen = True
-        self._carry = text[-3:]
+        self._carry = text[-1:]
+
+
+def _unfinished_line(text: bytes) -> bytes:
+    """The line that `text` breaks off in, cut short; what was cut off is marked, so that no false line comes of it."""
+    start = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+    return text[start:] if len(text) - start <= CARRY else text[start : start + CARRY] + b"~"
 
 
 class BodyStamps:
@@ -102,7 +107,8 @@ class BodyStamps:
     @_guard.guarded
     def drop(self) -> None:
         """The program lets go of the iterator: that closes what it reads, as with a generator. No lock is taken."""
-        self._flight.close(settle=False)
+        if not self._flight.ended:
+            self._flight.close(settle=False)
 
     @_guard.guarded
     def fail(self, error: BaseException) -> None:
