@@ -3,12 +3,15 @@
 wrapt does the same, but importing it costs as much as all of ours may (asyncio and importlib.metadata come with it).
 """
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from types import ModuleType
+from typing import Any
 
 from occupancy import _guard
 
@@ -21,6 +24,12 @@ class _Loader(importlib.abc.Loader):
     def __init__(self, loader: importlib.abc.Loader, hook: Hook) -> None:
         self._loader = loader
         self._hook = hook
+
+    def __getattr__(self, name: str) -> Any:
+        # Who finds the module without importing it gets this loader, and may ask it for its source or data.
+        if name == "_loader":  # not there yet, in a copy
+            raise AttributeError(name)
+        return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -39,21 +48,32 @@ class _Finder(importlib.abc.MetaPathFinder):
 
     def __init__(self) -> None:
         self.hooks: dict[str, Hook] = {}
+        self._searching: set[tuple[int, str]] = set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        hook = self.hooks.get(name)
-        if hook is None:
+        hook, search = self.hooks.get(name), (get_ident(), name)
+        if hook is None or search in self._searching:  # another finder that asks all the others has come back to us
             return None
-        for finder in sys.meta_path:
+        self._searching.add(search)
+        try:
+            spec = self._ask_others(name, path, target)
+        finally:
+            self._searching.discard(search)
+        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader, hook)
+        return spec
+
+    def _ask_others(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
             if finder is self or find is None:
                 continue
             spec: importlib.machinery.ModuleSpec | None = find(name, path, target)
             if spec is not None:
-                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader, hook)
                 return spec
         return None
 
@@ -70,13 +90,26 @@ def when_imported(name: str, hook: Hook) -> None:
         sys.meta_path.insert(0, _finder)
     _finder.hooks[name] = hook
     module = sys.modules.get(name)
-    if module is not None and not _is_initialising(module):
+    if module is not None and _is_initialising(module):
+        module = _when_initialised(name)
+    if module is not None:
         _guard.guarded(hook)(module)
 
 
 def forget(name: str) -> None:
     """Call no hook for this module any more."""
     _finder.hooks.pop(name, None)
+    if not _finder.hooks and _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+
+
+def _when_initialised(name: str) -> ModuleType | None:
+    """Wait for another thread that is importing a module; None where that is this thread, or the import fails."""
+    try:
+        module = importlib.import_module(name)
+    except Exception:  # told to the thread that imports it
+        return None
+    return None if _is_initialising(module) else module
 
 
 def _is_initialising(module: ModuleType) -> bool:
