@@ -1,6 +1,6 @@
 """Where the time before the headers goes: httpcore's trace events, added up."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
@@ -9,7 +9,7 @@ from occupancy.call import Call
 
 TraceCallback = Callable[[str, dict[str, Any]], Any]
 
-# What begins with an event, by its name without the prefix of the layer that fires it. None: nothing that is told apart.
+# What begins with an event, by its name without the prefix of the layer that fires it. None: nothing told apart.
 PHASE_AFTER: dict[str, str | None] = {
     "retry.started": "connect_ns",
     "connect_tcp.started": "connect_ns",
@@ -45,6 +45,7 @@ class Phases:
         self._since_ns = entered_ns
         self._tunnelling = False
 
+    @_guard.guarded
     def note(self, event: str, info: dict[str, Any]) -> None:
         """Take one trace event, such as `connection.connect_tcp.started`."""
         if self._call.headers_ns is not None:
@@ -81,15 +82,13 @@ class Trace:
     __slots__ = ("_note", "host")
 
     def __init__(self, phases: Phases, host: TraceCallback | None) -> None:
-        self._note = _guard.guarded(phases.note)
+        self._note = phases.note
         self.host = host
 
-    def __call__(self, event: str, info: dict[str, Any]) -> None:
-        """Take one event. httpcore refuses an awaitable here, so the host's is handed on."""
+    def __call__(self, event: str, info: dict[str, Any]) -> Any:
+        """Take one event. What the host's callback gives goes to httpcore, which refuses an awaitable here."""
         self._note(event, info)
-        if self.host is not None:
-            return self.host(event, info)  # type: ignore[no-any-return]
-        return None
+        return None if self.host is None else self.host(event, info)
 
 
 class AsyncTrace(Trace):
@@ -97,11 +96,11 @@ class AsyncTrace(Trace):
 
     __slots__ = ()
 
-    def __call__(self, event: str, info: dict[str, Any]) -> Awaitable[None]:  # type: ignore[override]
-        """Take one event."""
-        return self._handle(event, info)
-
-    async def _handle(self, event: str, info: dict[str, Any]) -> None:
+    def __call__(self, event: str, info: dict[str, Any]) -> Any:
+        """Take one event. What the host's callback gives goes to httpcore, which refuses all but a coroutine here."""
         self._note(event, info)
-        if self.host is not None:
-            await self.host(event, info)
+        return _nothing() if self.host is None else self.host(event, info)
+
+
+async def _nothing() -> None:
+    """What httpcore awaits where the host has no callback."""
