@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from occupancy.call import Call, Kind
 from occupancy.settings import Settings
@@ -27,10 +28,13 @@ _TELEMETRY_HOST = re.compile(
     r"(?:^|\.)(?:smith\.langchain\.com|langfuse\.com|posthog\.com|ingest\.sentry\.io|ingest\.us\.sentry\.io"
     r"|datadoghq\.com|honeycomb\.io|logfire-(?:us|eu|api)\.pydantic\.dev)(?::\d+)?$"
 )
-_NEEDED = frozenset(
-    {"content-length", "content-type", "content-encoding", "transfer-encoding", "x-request-id", "request-id",
-     "retry-after", "retry-after-ms"}
-)  # fmt: skip
+_NEEDED = {
+    name.encode(): name
+    for name in (
+        "content-length", "content-type", "content-encoding", "transfer-encoding", "x-request-id", "request-id",
+        "retry-after", "retry-after-ms",
+    )
+}  # fmt: skip
 
 
 def kind_of(host: str, path: str, exclude: Iterable[re.Pattern[str]] = ()) -> Kind:
@@ -69,14 +73,14 @@ def describe_core_request(call: Call, request: Any, settings: Settings) -> None:
     url = request.url
     call.method = request.method.decode("ascii", "replace")
     call.host = url.host.decode("ascii", "replace") + ("" if url.port is None else f":{url.port}")
-    call.path = url.target.partition(b"?")[0].decode("ascii", "replace")
+    call.path = unquote(url.target.partition(b"?")[0].decode("ascii", "replace"))  # as httpx gives it
     call.kind = kind_of(call.host, call.path, settings.exclude)
 
 
 def needed_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Those response headers that a call or its body needs, by names in lower case."""
-    headers = ((name.decode("latin-1").lower(), value) for name, value in raw)
-    return {name: value.decode("latin-1").strip() for name, value in headers if name in _NEEDED}
+    named = ((_NEEDED.get(name.lower()), value) for name, value in raw)
+    return {name: value.decode("latin-1").strip() for name, value in named if name is not None}
 
 
 def describe_response(call: Call, headers: Mapping[str, str], settings: Settings) -> None:
@@ -87,7 +91,7 @@ def describe_response(call: Call, headers: Mapping[str, str], settings: Settings
 
 
 def retry_after_s(headers: Mapping[str, str], now_unix_s: float | None = None) -> float | None:
-    """What `retry-after-ms` or `retry-after` (seconds, or an HTTP date) asks for, in seconds; None where it is no number.
+    """What `retry-after-ms` or `retry-after` (seconds, or an HTTP date) asks for, in seconds; None for anything else.
 
     A date in the past gives 0.
     """

@@ -1,8 +1,8 @@
 """Links an SDK's retry to the attempt before it.
 
-The SDKs of OpenAI and Anthropic build each retry anew, so nothing of the request before it is left but a header that counts.
-The loop that retries runs in one task or thread, and one such flow makes one call at a time: the attempt before is the last
-call of the same flow to the same target.
+The SDKs of OpenAI and Anthropic build each retry anew, so nothing of the request before it is left but a header that
+counts. The loop that retries runs in one task or thread, and one such flow makes one call at a time: the attempt before
+is the last call of the same flow to the same target.
 """
 
 from collections import OrderedDict
@@ -34,8 +34,8 @@ class Retries:
     def remember(self, call: Call) -> None:
         """Keep a started call for the retry that may follow."""
         key = self._key(call)
+        self._last.pop(key, None)  # to the end; in steps that another thread may come between
         self._last[key] = (call.logical_id, call.attempt)
-        self._last.move_to_end(key)
         if len(self._last) > LIMIT:
             self._last.popitem(last=False)
 
