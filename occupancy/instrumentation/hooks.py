@@ -1,23 +1,25 @@
 """Two hooks see every HTTP request of httpx and httpx2, whatever lies between them.
 
 The outer one, on the client's `_send_single_request`, starts the call: it sees every transport. The inner one, on
-httpcore's connection pools, adopts that call, or starts the next where a transport sends the request again: it sees every
-physical attempt. OpenTelemetry's wrapper lies between the two. No method of a transport is replaced: OpenTelemetry and
-test libraries do that, and each would undo the other.
+httpcore's connection pools, adopts that call, or starts the next where a transport sends the request again: it sees
+every physical attempt. OpenTelemetry's wrapper lies between the two. No method of a transport is replaced:
+OpenTelemetry and test libraries do that, and each would undo the other.
 
 The call travels in the request's `extensions`, so it survives threads, redirects and auth flows, which inherit them.
 """
 
 import functools
+import gc
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from time import monotonic_ns
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from occupancy import _guard, caller
 from occupancy.call import Call
-from occupancy.flight import Flight
+from occupancy.flight import Flight, note_collection
 from occupancy.instrumentation import exchange, provider, spans
 from occupancy.instrumentation.imports import forget, when_imported
 from occupancy.instrumentation.phases import AsyncTrace, Phases, Trace
@@ -26,7 +28,11 @@ from occupancy.instrumentation.stream import AsyncBody, Body, BodyStamps
 from occupancy.ledger import ledger
 from occupancy.settings import Settings
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 KEY = "occupancy"
+IN_POOL = "occupancy.in_pool"
 CLIENTS = ("httpx", "httpx2")
 POOLS = ("httpcore", "httpcore2")
 
@@ -36,18 +42,45 @@ _current: ContextVar["Trail | None"] = ContextVar("occupancy_trail", default=Non
 
 
 class Trail:
-    """What travels with a request: the call until a pool adopts it, then how to number the next attempt."""
+    """What travels with a request: the call until a pool adopts it, then how to number the next attempt.
 
-    __slots__ = ("call", "flight")
+    Args:
+        flight: The call.
+        outer: The trail of the request below which this one is made: a transport's, to renew a token for instance.
+    """
 
-    def __init__(self, flight: Flight) -> None:
+    __slots__ = ("call", "flight", "is_over", "outer")
+
+    def __init__(self, flight: Flight, outer: "Trail | None") -> None:
         self.flight: Flight | None = flight
         self.call = flight.call
+        self.outer = outer
+        self.is_over = False
+
+    def __deepcopy__(self, memo: object) -> "Trail":
+        return self  # a host that copies its request's extensions must not meet our locks
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
 
     def adopt(self) -> Flight | None:
         """The call, for the first who asks."""
         flight, self.flight = self.flight, None
         return flight
+
+    def is_for(self, call: Call) -> bool:
+        """Whether another request has the same target."""
+        mine = self.call
+        return (mine.method, mine.host, mine.path) == (call.method, call.host, call.path)
+
+
+def quietly(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+    """Call what a call can do without: where it fails, that is logged and the call is counted all the same."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        _guard.report(f"{function.__module__}.{function.__qualname__}", error)
+        return None
 
 
 # The outer hook
@@ -55,26 +88,59 @@ class Trail:
 
 @_guard.guarded
 def begin(library: str, request: Any, *, is_async: bool) -> Trail | None:
-    """The client is asked: start the call. None where it is not to be seen."""
-    if not ledger.logs or spans.is_suppressed():
+    """The client is asked: start the call. None where it is not to be seen, or is seen already."""
+    if not ledger.logs or bool(quietly(spans.is_suppressed)):
         return None
+    start_ns = monotonic_ns()
     if settings.spans:
-        provider.look_for_provider()
-    call = Call(client=library, start_ns=monotonic_ns())
-    exchange.describe_request(call, request, settings)
-    caller.describe(call, with_stack=settings.call_stack)
-    call.sync_in_event_loop = not is_async and caller.sync_in_event_loop()
-    earlier = request.extensions.get(KEY)
-    if isinstance(earlier, Trail):  # a redirect, or an auth flow that sends again
-        call.logical_id, call.attempt = earlier.call.logical_id, earlier.call.attempt + 1
+        quietly(provider.look_for_provider)
+    call = Call(client=library, start_ns=start_ns)
+    quietly(exchange.describe_request, call, request, settings)
+    outer = current_trail()
+    earlier = trail_of(request)
+    if earlier is None and outer is not None and outer.is_for(call):
+        earlier = outer
+    if earlier is not None and earlier.flight is not None:
+        return None  # a client below a transport, or a second hook of ours, passes on what the first has begun
+    quietly(caller.describe, call, with_stack=settings.call_stack)
+    call.sync_in_event_loop = not is_async and bool(quietly(caller.sync_in_event_loop))
+    if earlier is not None:  # a redirect, or an auth flow or a transport that sends again
+        continue_trail(earlier, call)
     else:
-        _retries.link(call, request.headers.get("x-stainless-retry-count"))
-    trail = Trail(ledger.start(call))
-    if not isinstance(earlier, Trail):
-        _retries.remember(call)
+        quietly(_retries.link, call, request.headers.get("x-stainless-retry-count"))
+    trail = Trail(ledger.start(call), outer)
+    if earlier is None:
+        quietly(_retries.remember, call)
     request.extensions = {**request.extensions, KEY: trail}
     _current.set(trail)
     return trail
+
+
+def trail_of(request: Any) -> Trail | None:
+    """The trail that travels with a request."""
+    trail = request.extensions.get(KEY)
+    return trail if isinstance(trail, Trail) else None
+
+
+def current_trail() -> Trail | None:
+    """The trail of the request below which this code runs: for a transport that builds its request anew."""
+    trail = _current.get()
+    return None if trail is None or trail.is_over else trail
+
+
+def continue_trail(trail: Trail, call: Call) -> None:
+    """Make a call the next attempt of a trail's."""
+    call.logical_id, call.attempt = trail.call.logical_id, trail.call.attempt + 1
+    trail.call = call
+
+
+@_guard.guarded
+def leave(trail: Trail) -> None:
+    """The client's request is over. No token is used: a coroutine may be closed in another context."""
+    trail.is_over = True
+    if _current.get() is trail:
+        _current.set(trail.outer)
+    trail.outer = None
 
 
 @_guard.guarded
@@ -83,7 +149,7 @@ def respond(trail: Trail, response: Any, module: ModuleType) -> None:
     flight = trail.adopt()
     if flight is None:
         return
-    headers = exchange.needed_headers(response.headers.raw)
+    headers = quietly(exchange.needed_headers, response.headers.raw) or {}
     if not take_headers(flight, response.status_code, headers):
         return
     if response.is_closed:
@@ -106,8 +172,8 @@ def fail(trail: Trail, error: BaseException) -> None:
 def take_headers(flight: Flight, status: int, headers: dict[str, str]) -> bool:
     """Stamp the headers; False where the call ends with them, since no body can come."""
     flight.headers(status, monotonic_ns())
-    exchange.describe_response(flight.call, headers, settings)
-    if exchange.has_no_body(flight.call.method, status, headers):
+    quietly(exchange.describe_response, flight.call, headers, settings)
+    if quietly(exchange.has_no_body, flight.call.method, status, headers):
         flight.complete()
         return False
     return True
@@ -123,65 +189,83 @@ def stream_class(wrapper: type, base: type) -> type:
 
 
 class Attempt:
-    """One physical attempt, while it is in the pool's hands."""
+    """One physical attempt, while it is in the pool's hands.
 
-    __slots__ = ("flight", "phases")
+    Args:
+        flight: The call.
+        phases: Where the time before the headers goes; None where that is switched off.
+        extensions: The request's, made for this attempt.
+        host_trace: The host's own `trace`, or None.
+    """
 
-    def __init__(self, flight: Flight, phases: Phases | None) -> None:
+    __slots__ = ("extensions", "flight", "host_trace", "phases")
+
+    def __init__(self, flight: Flight, phases: Phases | None, extensions: dict[str, Any]) -> None:
         self.flight = flight
         self.phases = phases
+        self.extensions = extensions
+        self.host_trace = extensions.get("trace")
+
+    def leave(self) -> None:
+        """The pool has done its part: what comes now needs no trace of ours, which would cost as much as all before."""
+        if self.phases is not None:
+            self.phases.stop()
+        self.extensions.pop(IN_POOL, None)
+        if self.host_trace is None:
+            self.extensions.pop("trace", None)
+        else:
+            self.extensions["trace"] = self.host_trace
 
 
 @_guard.guarded
 def enter_pool(library: str, request: Any, trace: type[Trace]) -> Attempt | None:
     """A pool is asked: adopt the client's call or start the next attempt. None where it is not to be seen."""
-    if not ledger.logs or spans.is_suppressed():
+    if not ledger.logs or IN_POOL in request.extensions or bool(quietly(spans.is_suppressed)):
         return None
     entered_ns = monotonic_ns()
-    trail = request.extensions.get(KEY) or _current.get()
+    trail = trail_of(request) or current_trail()
     flight = trail.adopt() if trail is not None else None
     if flight is not None:
         flight.call.client_ns = entered_ns - flight.call.start_ns
-    elif isinstance(request.extensions.get(KEY), Trail):
-        flight = next_attempt(request.extensions[KEY], entered_ns)
+    elif trail is not None and trail is trail_of(request):
+        flight = next_attempt(trail, entered_ns)
     else:
         flight = begin_in_pool(library, request, entered_ns)
     if settings.spans:
-        spans.claim(flight)
-    if not settings.phases:
-        return Attempt(flight, None)
-    phases = Phases(flight.call, entered_ns)
-    host = request.extensions.get("trace")
-    host = host.host if isinstance(host, Trace) else host  # a request of httpcore's that is sent twice
-    request.extensions = {**request.extensions, "trace": trace(phases, host)}
-    return Attempt(flight, phases)
+        quietly(spans.claim, flight)
+    phases = Phases(flight.call, entered_ns) if settings.phases else None
+    request.extensions = {**request.extensions, IN_POOL: True}
+    attempt = Attempt(flight, phases, request.extensions)
+    if phases is not None:
+        request.extensions["trace"] = trace(phases, attempt.host_trace)
+    return attempt
 
 
 def next_attempt(trail: Trail, entered_ns: int) -> Flight:
     """A further attempt below the client, as a retrying transport makes it."""
-    earlier = trail.call
     call = Call(start_ns=entered_ns, client_ns=0)
     for name in caller.SHARED_BY_ATTEMPTS:
-        setattr(call, name, getattr(earlier, name))
-    call.attempt = earlier.attempt + 1
-    trail.call = call
+        setattr(call, name, getattr(trail.call, name))
+    continue_trail(trail, call)
     return ledger.start(call)
 
 
 def begin_in_pool(library: str, request: Any, entered_ns: int) -> Flight:
-    """A request that no client has made: somebody uses httpcore itself."""
+    """A request that no client has made, or that a transport has built anew for a further attempt."""
     call = Call(client=library, start_ns=entered_ns, client_ns=0)
-    exchange.describe_core_request(call, request, settings)
-    caller.describe(call, with_stack=settings.call_stack)
+    quietly(exchange.describe_core_request, call, request, settings)
+    trail = current_trail()
+    if trail is not None and trail.is_for(call):
+        return next_attempt(trail, entered_ns)
+    quietly(caller.describe, call, with_stack=settings.call_stack)
     return ledger.start(call)
 
 
 @_guard.guarded
 def leave_pool(attempt: Attempt, response: Any, body: type) -> None:
     """The pool has the headers: stamp them, and have the body stamped as it is read."""
-    if attempt.phases is not None:
-        attempt.phases.stop()
-    headers = exchange.needed_headers(response.headers)
+    quietly(attempt.leave)
+    headers = quietly(exchange.needed_headers, response.headers) or {}
     if take_headers(attempt.flight, response.status, headers):
         response.stream = body(response.stream, BodyStamps(attempt.flight, headers))
 
@@ -189,8 +273,7 @@ def leave_pool(attempt: Attempt, response: Any, body: type) -> None:
 @_guard.guarded
 def fail_in_pool(attempt: Attempt, error: BaseException) -> None:
     """The attempt failed before it had headers."""
-    if attempt.phases is not None:
-        attempt.phases.stop()
+    quietly(attempt.leave)
     attempt.flight.fail(error)
 
 
@@ -198,35 +281,57 @@ def fail_in_pool(attempt: Attempt, error: BaseException) -> None:
 
 
 class Patch:
-    """One method replaced by ours, which calls the original."""
+    """One method replaced by ours, which calls the original.
+
+    Args:
+        owner: The class.
+        name: The method.
+        make: Makes ours, of the original and the patch.
+    """
 
     def __init__(self, owner: type, name: str, make: Callable[[Any, "Patch"], Any]) -> None:
         self.owner = owner
         self.name = name
-        self.original = getattr(owner, name)
         self.active = True
-        self.ours = functools.wraps(self.original)(make(self.original, self))
+        # As it lies in the class: that is what is restored. A wrapper of wrapt's looks different when it is asked for.
+        self._found = vars(owner).get(name)
+        original = getattr(owner, name)
+        self.ours = functools.wraps(original)(make(original, self))
         setattr(owner, name, self.ours)
 
     @property
-    def in_place(self) -> bool:
-        """Whether ours is still the method, not wrapped or replaced by somebody."""
-        return vars(self.owner).get(self.name) is self.ours
+    def is_reached(self) -> bool:
+        """Whether ours is the method, or is known to lie below somebody's wrapper."""
+        method = vars(self.owner).get(self.name)
+        for _ in range(MOST_WRAPPERS):
+            if method is self.ours:
+                return True
+            method = getattr(method, "__wrapped__", None)
+        return False
 
-    def remove(self) -> None:
-        """Restore the original; where somebody has wrapped ours, it stays and does nothing."""
+    def remove(self) -> bool:
+        """Restore the original. False where somebody has wrapped ours: it stays, and does nothing."""
         self.active = False
-        if self.in_place:
-            setattr(self.owner, self.name, self.original)
+        if vars(self.owner).get(self.name) is not self.ours:
+            return False
+        if self._found is None:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self._found)
+        return True
 
 
+MOST_WRAPPERS = 32
 _patches: list[Patch] = []
+_patching = threading.Lock()
 
 
 def install(new_settings: Settings) -> None:
-    """Hook the clients that are imported, and the others when they are. Repeats only renew the settings."""
+    """Hook the clients that are imported, and the others when they are. Repeats renew the settings and lost hooks."""
     global settings
     settings = new_settings
+    if note_collection not in gc.callbacks:
+        gc.callbacks.append(note_collection)
     for name in CLIENTS:
         when_imported(name, _patch_clients)
     for name in POOLS:
@@ -234,18 +339,27 @@ def install(new_settings: Settings) -> None:
 
 
 def remove() -> None:
-    """Take the hooks out again, and OpenTelemetry's instrumentors where we have switched them on."""
+    """Take the hooks out again, and OpenTelemetry's instrumentors where we have switched them on.
+
+    Bodies that are still read are stamped to their ends, which takes the note on collections; it costs nothing.
+    """
     provider.detach()
     for name in (*CLIENTS, *POOLS):
         forget(name)
-    while _patches:
-        _patches.pop().remove()
+    with _patching:
+        # The newest first, so that each finds its own where it has put it.
+        _patches[:] = [patch for patch in reversed(_patches) if not patch.remove()][::-1]
 
 
 def _patch(owner: type, name: str, make: Callable[[Any, Patch], Any]) -> None:
     # By the class: httpx may be another name of httpx2.
-    if not any(patch.owner is owner for patch in _patches):
-        _patches.append(Patch(owner, name, make))
+    with _patching:
+        ours = [patch for patch in _patches if patch.owner is owner]
+        for patch in ours:
+            patch.active = True
+        # One that cannot be seen below a wrapper of somebody may still be called: the outermost then counts alone.
+        if not any(patch.is_reached for patch in ours):
+            _patches.append(Patch(owner, name, make))
 
 
 def _patch_clients(module: ModuleType) -> None:
@@ -269,7 +383,7 @@ def _hook_client(module: ModuleType, original: Any, patch: Patch) -> Any:
             fail(trail, error)
             raise
         finally:
-            _current.set(None)
+            leave(trail)
         respond(trail, response, module)
         return response
 
@@ -287,7 +401,7 @@ def _hook_async_client(module: ModuleType, original: Any, patch: Patch) -> Any:
             fail(trail, error)
             raise
         finally:
-            _current.set(None)
+            leave(trail)
         respond(trail, response, module)
         return response
 
