@@ -117,7 +117,7 @@ def run_demo(out_dir: str | Path, echo: Callable[[str], Any] = print) -> list[De
     echo(table_of_runs(runs) + "\n")
     check_peaks(runs)
     paths = write_results(runs, out_dir)
-    echo(f"in {out_dir}: {paths[-1].name}, and as CSV the calls and steps of each run")
+    echo(f"written to {out_dir}: {paths[-1].name} and {len(paths) - 1} CSV files")
     return runs
 
 

@@ -101,19 +101,19 @@ def _find_inside(path: str, importer: Any) -> Program:
     spec = importer.find_spec("__main__")
     if spec is None:
         raise CannotRunError(f"can't find '__main__' module in {path!r}", 1)
-    _set_path0(path)
+    _set_path0(os.path.abspath(path))
     return _of_spec(spec)
 
 
 def _spec_of(name: str) -> ModuleSpec | None:
+    if not name or name.startswith("."):
+        return None
     try:
         return importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
             raise  # not of the name, but of what a package above it imports
-    except ValueError:
-        pass  # an empty or a relative name
-    return None
+        return None
 
 
 def _of_spec(spec: ModuleSpec) -> Program:

@@ -41,7 +41,8 @@ def to_text(log: "OccupancyLog", width: int = 80) -> str:
 
     parts = [tables.report(log.columns(), width)]
     if log.peak:
-        parts.append(tables.label_table(log.summary(), width))
+        table = tables.label_table(log.summary(), width)
+        parts.append("\n".join(line[:width] for line in table.splitlines()))
     opened = [call for call in log.open_calls if call.in_flight_start is not None]
     parts += _named(opened, "open call", lambda call: _place(call, log.origin_ns), width)
     parts += _named(log.bad_rows, "bad row", str, width)
@@ -50,10 +51,10 @@ def to_text(log: "OccupancyLog", width: int = 80) -> str:
 
 def _named(items: Sequence[Any], noun: str, name: Callable[[Any], str], width: int) -> Iterator[str]:
     """Count things, and name the first ones; nothing when there are none."""
-    from occupancy.views.text import count, plain
+    from occupancy.views.text import count, plain, shorten
 
     if items:
-        named = [f"  {plain(name(item))}"[:width] for item in items[:FEW]]
+        named = [f"  {shorten(plain(name(item)), width - 2)}" for item in items[:FEW]]
         more = [f"  ... and {len(items) - FEW} more"] if len(items) > FEW else []
         yield "\n".join([f"{count(len(items), noun)}:", *named, *more])
 
