@@ -1,0 +1,52 @@
+# Every target sets up what it needs in .venv. Nothing but python3 (3.11 or newer) and make is asked for.
+# Another Python for a new .venv: make PYTHON=python3.12 test
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help demo test lint format build clean
+
+help:
+	@echo "make demo | test | lint | format | build | clean"
+
+demo: $(VENV)/.installed-demo
+	@$(BIN)/occupancy demo
+
+test: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-dev
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.installed-dev
+	@$(BIN)/ruff check --fix --quiet
+	@$(BIN)/ruff format --quiet
+
+build: $(VENV)/.installed-dev
+	@rm -rf dist
+	@$(BIN)/python -m build -qq
+	@ls dist/*
+
+clean:
+	@rm -rf build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("occupancy needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# The stamps: installed again when pyproject.toml or constraints.txt changed. dev holds all that demo does.
+$(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing occupancy[demo] into $(VENV) ..."
+	@$(INSTALL) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing occupancy[dev] into $(VENV) ..."
+	@$(INSTALL) --editable '.[dev]'
+	@touch $(VENV)/.installed-demo $@
