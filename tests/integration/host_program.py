@@ -21,7 +21,9 @@ ROOT = HERE.parent.parent
 TIMEOUT_S = 60
 
 
-def run(folder: Path, program: str, *, log: str = "", code: int = 0, env: dict[str, str] | None = None) -> Any:
+def run(
+    folder: Path, program: str, *, log: str = "", code: int = 0, env: dict[str, str] | None = None, ignore: str = ""
+) -> Any:
     """Run a program and give what it has told with `tell`; None where it told nothing.
 
     Args:
@@ -30,13 +32,15 @@ def run(folder: Path, program: str, *, log: str = "", code: int = 0, env: dict[s
         log: What it must leave on stderr, of which only lines with this text are kept; nothing may be left without.
         code: The exit code that it must have.
         env: Variables to add to the environment.
+        ignore: A category of warnings that is no error.
     """
     path = folder / "program.py"
     path.write_text(textwrap.dedent(program), encoding="utf-8")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "OCCUPANCY_"))}
     clean["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(HERE)))
     # An error in a finalizer is printed, not raised: it fails here all the same, since stderr must be empty.
-    command = [sys.executable, "-W", "error", "-X", "faulthandler", str(path)]
+    warnings = ["-W", "error", *(["-W", f"ignore::{ignore}"] if ignore else [])]
+    command = [sys.executable, *warnings, "-X", "faulthandler", str(path)]
     done = subprocess.run(
         command, env=clean | (env or {}), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
