@@ -4,7 +4,7 @@
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
 
 `python -m mock_server --port 8377` runs it in the foreground; `mock_server.create_app()` is the ASGI application.
-Requests overlap without limit, and no key is ever needed.
+Requests overlap without limit, unless `limits` say otherwise, and no key is ever needed.
 
 | endpoint | answers |
 |---|---|
@@ -16,6 +16,14 @@ Requests overlap without limit, and no key is ever needed.
 | `GET /stats`, `POST /stats/reset` | what the server counted; see `mock_server.stats` |
 
 Model endpoints wait `delay_ms` (an option of `serve` and `create_app`, `--delay-ms`) before they answer.
+
+Limited capacity
+----------------
+With `limits=mock_server.Limits(capacity=2, service_s=0.5)` (`--capacity 2 --service 0.5`) the model endpoints share two
+slots, first come, first served; `python -m mock_server --help` lists the further options: a bounded queue, a time-out,
+cold starts, jitter, limits of requests and tokens per minute, time outside the slots, a prefix cache, drift. A request
+is answered 429 (`retry-after`) or 504 in its API's own words. Event streams spread their pieces over the service time
+unless `buffer` holds them back. A client that leaves frees its slot, unless the gateway is told to keep working.
 
 Faults
 ------
@@ -54,11 +62,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mock_server.app import create_app
+    from mock_server.gateway import Limits
     from mock_server.server import GatewayUrl, run, serve
 
-__all__ = ["GatewayUrl", "create_app", "run", "serve"]
+__all__ = ["GatewayUrl", "Limits", "create_app", "run", "serve"]
 
-_HOMES = {"GatewayUrl": "server", "create_app": "app", "run": "server", "serve": "server"}
+_HOMES = {"GatewayUrl": "server", "Limits": "gateway", "create_app": "app", "run": "server", "serve": "server"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,15 +14,22 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mock_server import anthropic_shape, openai_shape, responses_shape
+from mock_server.admission import Desk, Queued
 from mock_server.content import DEFAULT_DELTAS, Content, json_content
 from mock_server.faults import PREFIX, FaultError, Faults, parse_faults
+from mock_server.gateway import Limits
 from mock_server.reply import Reply
 from mock_server.stats import CountInFlight, Stats
 
 DEFAULT_DELAY_MS = 20.0
 STEP_DELAYS_MS = {"plan": 200.0, "tool_search": 350.0, "tool_fetch": 350.0, "recap": 200.0}
 
-Answer = Reply | Response
+TOKENS = openai_shape.INPUT_TOKENS + DEFAULT_DELTAS
+"""What a request counts against a limit of tokens per minute."""
+PROMPT_CHARS = 64
+"""Prompts that begin alike for so long are one to the prefix cache."""
+
+Answer = Reply | Response | Queued
 Endpoint = Callable[[Request], Any]
 
 
@@ -46,18 +53,19 @@ OPENAI = Shape(openai_shape.error_json, openai_shape.answer_headers)
 ANTHROPIC = Shape(anthropic_shape.error_json, anthropic_shape.answer_headers)
 
 
-def create_app(*, delay_ms: float = DEFAULT_DELAY_MS) -> Starlette:
+def create_app(*, delay_ms: float = DEFAULT_DELAY_MS, limits: Limits | None = None) -> Starlette:
     """A gateway with counts of its own, in `app.state.stats`.
 
     Args:
         delay_ms: wait of the model endpoints before their headers, in ms.
+        limits: what the model endpoints can take together, in place of `delay_ms`; needs an asyncio event loop.
 
     Raises:
         ValueError: `delay_ms` is negative or no number.
     """
     if not 0 <= delay_ms < float("inf"):
         raise ValueError(f"delay_ms must be a number >= 0, got {delay_ms!r}")
-    gateway = Gateway(delay_ms)
+    gateway = Gateway(delay_ms, limits)
     app = Starlette(routes=gateway.routes(), middleware=[Middleware(CountInFlight, stats=gateway.stats)])
     app.state.stats = gateway.stats
     return app
@@ -66,13 +74,14 @@ def create_app(*, delay_ms: float = DEFAULT_DELAY_MS) -> Starlette:
 class Gateway:
     """The state of one application, and its endpoints.
 
-    Every answer leaves through `_answer`, with the delay that its service takes: a gateway of limited capacity would
-    decide there how long a request waits.
+    Every answer leaves through `_answer`, with the delay that its service takes; where capacity is limited, model
+    endpoints wait for a slot first.
     """
 
-    def __init__(self, delay_ms: float) -> None:
+    def __init__(self, delay_ms: float, limits: Limits | None = None) -> None:
         self.stats = Stats()
         self._delay_ms = delay_ms
+        self._desk = None if limits is None else Desk(limits)
         self._numbers = itertools.count(1)
         self._failed: dict[str, int] = {}
 
@@ -108,7 +117,8 @@ class Gateway:
                     return events(asked, number, faults.chunks or DEFAULT_DELTAS)
                 return json_content(whole(asked, number), faults.chunks or 1)
 
-            return self._answer(request, shape, content, self._delay_ms)
+            answer = self._answer(request, shape, content, self._delay_ms)
+            return self._queue(answer, shape, body) if isinstance(answer, Reply) else answer
 
         return endpoint
 
@@ -161,6 +171,17 @@ class Gateway:
         headers = {**shape.answer_headers(faults, number), **_retry_headers(faults)}
         return Reply(content, faults, status=status, headers=headers, delay_ms=delay_ms)
 
+    def _queue(self, reply: Reply, shape: Shape, body: bytes) -> Answer:
+        """Let an answer wait for a slot, where capacity is limited."""
+        if self._desk is None:
+            return reply
+        buffer = self._desk.line.limits.buffer
+
+        def refuse(status: int, message: str, headers: Mapping[str, str]) -> Response:
+            return JSONResponse(shape.error_json(status, message), status, dict(headers))
+
+        return Queued(self._desk, lambda ms: reply.taking(ms, spread=not buffer), refuse, TOKENS, _prompt(body))
+
     def _after_failures(self, faults: Faults) -> Faults:
         """The faults of this request, once `x-mock-fail-first` has been counted."""
         if faults.fail_first is None or faults.key is None:
@@ -180,6 +201,12 @@ def _read_json(body: bytes) -> dict[str, Any]:
     if not isinstance(asked, dict):
         raise RequestError(400, f"the body must be a JSON object, got {type(asked).__name__}")
     return {"model": "mock", **asked}
+
+
+def _prompt(body: bytes) -> str | None:
+    """The beginning of what the model is asked."""
+    asked = _read_json(body)
+    return json.dumps(asked.get("messages", asked.get("input")))[:PROMPT_CHARS]
 
 
 def _redirect(request: Request, faults: Faults) -> Response:

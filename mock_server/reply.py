@@ -1,6 +1,8 @@
 """An answer on its way out: its waits, its pieces, and the place where it stops."""
 
+import copy
 from collections.abc import Mapping
+from dataclasses import replace
 
 import anyio
 from starlette.types import Receive, Scope, Send
@@ -32,6 +34,21 @@ class Reply:
         self._pieces = [] if status in BODILESS_STATUSES else _wire_pieces(content, faults)
         self._headers = {**headers, **self._body_headers(content)}
         self._delay_ms = delay_ms if faults.delay_ms is None else faults.delay_ms
+        self._is_events = content.is_events
+
+    def taking(self, service_ms: float, *, spread: bool) -> "Reply":
+        """The same answer with another delay; one that its faults name still wins.
+
+        Args:
+            service_ms: time from now to the last byte, in ms.
+            spread: let the pieces of an event stream come evenly within that time, not all at its end.
+        """
+        other = copy.copy(self)
+        other._delay_ms = service_ms if self._faults.delay_ms is None else self._faults.delay_ms
+        if spread and self._is_events and self._pieces and self._faults.delay_ms is None:
+            other._delay_ms = gap_ms = service_ms / len(self._pieces)
+            other._faults = replace(self._faults, chunk_gap_ms=self._faults.chunk_gap_ms + gap_ms)
+        return other
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await _pause(self._delay_ms)

@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mock_server.app import DEFAULT_DELAY_MS, create_app
+from mock_server.gateway import Limits
 from mock_server.reply import HANG_UP
 from mock_server.stats import Stats
 
@@ -60,7 +61,9 @@ class GatewayUrl(str):
 
 
 @contextlib.contextmanager
-def serve(*, host: str = "127.0.0.1", port: int = 0, delay_ms: float = DEFAULT_DELAY_MS) -> Iterator[GatewayUrl]:
+def serve(
+    *, host: str = "127.0.0.1", port: int = 0, delay_ms: float = DEFAULT_DELAY_MS, limits: Limits | None = None
+) -> Iterator[GatewayUrl]:
     """Run a fresh gateway in a thread of its own, for the time of the block.
 
     Leaving the block closes every connection, also those that hang or stream, and waits for the thread.
@@ -69,13 +72,14 @@ def serve(*, host: str = "127.0.0.1", port: int = 0, delay_ms: float = DEFAULT_D
         host: address to listen on.
         port: port to listen on; 0 takes a free one.
         delay_ms: wait of the model endpoints before their headers, in ms.
+        limits: what the model endpoints can take together, in place of `delay_ms`.
 
     Raises:
         OSError: the address is taken.
         ValueError: `delay_ms` is negative or no number.
         RuntimeError: the server did not stop.
     """
-    app = create_app(delay_ms=delay_ms)
+    app = create_app(delay_ms=delay_ms, limits=limits)
     listener = listen(host, port)
     server = GatewayServer(app, listener)
     thread = threading.Thread(target=server.run_in_thread, name="mock_server", daemon=True)
@@ -91,14 +95,14 @@ def serve(*, host: str = "127.0.0.1", port: int = 0, delay_ms: float = DEFAULT_D
             raise RuntimeError(f"the mock server did not stop within {TIMEOUT_S} s")
 
 
-def run(*, host: str, port: int, delay_ms: float) -> None:
+def run(*, host: str, port: int, delay_ms: float, limits: Limits | None = None) -> None:
     """Run a gateway in this thread until a signal ends it; prints its URL once it accepts requests.
 
     Raises:
         OSError: the address is taken.
         KeyboardInterrupt: Ctrl-C ended it.
     """
-    app = create_app(delay_ms=delay_ms)
+    app = create_app(delay_ms=delay_ms, limits=limits)
     listener = listen(host, port)
     server = GatewayServer(app, listener)
     url = url_of(listener)
