@@ -4,6 +4,8 @@ The agents are written as their user would write them: nothing in them knows of 
 helper. Each step waits for the mock gateway: plan 200 ms, each tool 350 ms, recap 200 ms.
 """
 
+# ruff: noqa: D103 - the names of an agent's steps say what they do, and its lines are what a report shows
+
 import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence

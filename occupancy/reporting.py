@@ -3,17 +3,15 @@
     occupancy.report()
 
 At exit it comes once, and only from the process that began it: workers, forked or spawned, stay quiet unless
-`OCCUPANCY_REPORT_CHILDREN=1` asks for theirs. (Workers that leave by `os._exit`, as a forked `multiprocessing` pool does
-before Python 3.13, run no exit handlers and cannot report; their calls are in the journal.)
+`OCCUPANCY_REPORT_CHILDREN=1` asks for theirs. (A worker that leaves by `os._exit` or a signal runs no exit handlers and
+cannot report, as those of a `multiprocessing` pool; its calls are in the journal.)
 
-Everything is plain ASCII and at most 80 columns wide; only the path of a journal is as long as it is. What draws it is
-imported when it is printed, so that a program pays for numpy at its end and not at its start.
+Everything is plain ASCII and at most 80 columns wide, but for the path of a journal. What writes it is imported then:
+a program pays for numpy at its end and not at its start.
 """
 
 import atexit
 import os
-import shlex
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -136,12 +134,14 @@ def _ends_by_interrupt() -> bool:
 def _remember_interrupt() -> None:
     """Python then kills itself by SIGINT, unless code from a string has run since: numpy and dataclasses run some."""
     with suppress(KeyboardInterrupt):
-        exec("raise KeyboardInterrupt")  # noqa: S102 - nothing else sets what Python looks at
+        exec("raise KeyboardInterrupt")
 
 
 @contextmanager
 def _without_sigpipe() -> Iterator[None]:
     """A program that dies of SIGPIPE must not die of ours."""
+    import signal
+
     sigpipe = getattr(signal, "SIGPIPE", None)  # not on Windows
     if sigpipe is None or signal.getsignal(sigpipe) is not signal.SIG_DFL:
         yield
@@ -236,6 +236,8 @@ def _more(log: OccupancyLog) -> list[str]:
     """Give the command for more: how to open the journal, or how to keep one."""
     if log.journal is None:
         return ["keep the calls: OCCUPANCY_JOURNAL=calls.jsonl, or occupancy run script.py"]
+    import shlex
+
     path = log.journal.path
     if not path.is_file() or not path.stat().st_size:
         return []

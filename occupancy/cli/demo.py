@@ -8,8 +8,8 @@ import click
 def command(out: str) -> None:
     """Run a four-step agent, serial and overlapped.
 
-    The agent asks a mock gateway on this machine, first step by step, then with its two tools at once, in threads and with
-    asyncio. Prints both skylines and a table; writes the calls as CSV and a picture.
+    The agent asks a mock gateway on this machine: first step by step, then with its two tools at once, in threads and
+    with asyncio. Prints both skylines and a table; writes the calls as CSV, and a picture.
     """
     from occupancy.demo import run_demo
 

@@ -23,7 +23,7 @@ def command(file: str, out: str, title: str) -> None:
 
     figure = compare_plot([(title, log.columns())])
     try:
-        figure.savefig(out)
+        figure.savefig(out, dpi=150)
     except OSError as error:
         raise InputError(f"cannot write {out!r}: {error.strerror}") from error
     click.echo(out)

@@ -1,7 +1,7 @@
 """Runs a program of the user's as `python` itself would, in this process.
 
-The program gets its own `sys.argv`, `sys.path[0]` and a `__main__` module that is its own and stays in `sys.modules`, so
-that pickling and multiprocessing find it. What it raises goes up as it is; a traceback begins with the program's frames.
+The program gets its own `sys.argv`, `sys.path[0]` and a `__main__` module that is its own and stays in `sys.modules`,
+so that pickling and multiprocessing find it. What it raises goes up as it is; a traceback begins with its own frames.
 """
 
 import builtins
@@ -77,7 +77,7 @@ def run(program: Program) -> None:
     code = None
     try:
         code = program.get_code()
-        exec(code, vars(program.module))  # noqa: S102 - running the user's program is what we are for
+        exec(code, vars(program.module))
     except SystemExit:
         raise
     except BaseException as error:

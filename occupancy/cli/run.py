@@ -28,8 +28,8 @@ def command(
 ) -> Callable[[], int]:
     """Run a Python PROGRAM as it is, and trace its calls.
 
-    Options of ours come before PROGRAM; all behind it is its own. Its input, output, arguments, exit code and signals are
-    as under python. The calls go to a journal as they happen; a report on stderr at the end names it.
+    Options of ours come before PROGRAM; all behind it is its own. Its input, output, arguments, exit code and signals
+    are as under python. The calls go to a journal as they happen; a report on stderr at the end names it.
 
     Traced is the process itself, with what it forks. Programs that it starts are not traced.
     """

@@ -1,4 +1,4 @@
-"""`import occupancy.auto`: what it imports, what it reports, and that it changes nothing else. Each test is a process."""
+"""`import occupancy.auto`: what it imports, what it reports, that it changes nothing else. Each test is a process."""
 
 import os
 import signal

@@ -229,8 +229,16 @@ def test_exit_codes_are_as_under_python(tmp_path: Path, ending: str) -> None:
     assert_same(tmp_path, write(tmp_path, f"import os, signal, sys\nprint(1, flush=True)\n{ending}"))
 
 
-@pytest.mark.parametrize("code", ["def f():\n    1 / 0\nf()", "x = = 1", "raise KeyboardInterrupt", "import sys\nsys.exit('no')",
-                                  "try:\n    1 / 0\nexcept ZeroDivisionError:\n    int('x')"])  # fmt: skip
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f():\n    1 / 0\nf()",
+        "x = = 1",
+        "raise KeyboardInterrupt",
+        "import sys\nsys.exit('no')",
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    int('x')",
+    ],
+)
 def test_what_the_program_tells_on_stderr_is_as_under_python(tmp_path: Path, code: str) -> None:
     script = write(tmp_path, code)
     plain, traced = execute([*PYTHON, script], tmp_path), execute([*RUN, "--no-report", script], tmp_path)
