@@ -83,10 +83,17 @@ class Call:
     """A `Kind`."""
     label: str | None = None
     """What the step is called: `occupancy.label`, else the parent span's name, else the call site's function."""
+    after: str | None = None
+    """Labels of the steps whose results this one needs, one a line, as `occupancy.label(..., after=...)` declares them;
+    None where nothing is declared."""
     async_task: str | None = None
     """Name of the asyncio or trio task that made the call."""
     thread: str | None = None
     """Name of the thread that made the call."""
+    siblings: int | None = None
+    """Work that was handed over together and is not done when the call starts, the call's own included: the tasks of a
+    `gather`, task group or nursery (the largest above the call), or what an executor runs and still has in its queue.
+    None where there is no such group."""
     call_stack: tuple[Frame, ...] = ()
     """Up to four user frames, innermost first; empty where nothing is known."""
 
@@ -169,6 +176,10 @@ class Call:
     """Pieces the body came in."""
     max_gap_ns: int | None = None
     """Longest time between two chunks; None with fewer than two."""
+    max_gap_after_ns: int | None = None
+    """From the start to where that longest gap begins."""
+    chunks_after_gap: int | None = None
+    """Chunks that came together at the end of that gap. More than one had been waiting: the client was late to read."""
     idempotency_key: bool | None = None
     """Whether one was sent."""
     input_tokens: int | None = None

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 TIMEOUTS = frozenset({"TimeoutException", "TimeoutError", "Timeout"})
 
+TOGETHER_NS = 1_000_000
+"""Pieces that come within this time, or within a hundredth of the gap before them, come together."""
+
 _collecting_thread: int | None = None
 
 
@@ -48,6 +51,20 @@ def outcome_of(error: BaseException) -> Outcome:
     if any(base.__name__ in TIMEOUTS for base in type(error).__mro__):
         return Outcome.TIMEOUT
     return Outcome.ERROR
+
+
+def _note_gap(call: Call, since_ns: int, now_ns: int) -> None:
+    """Keep the longest gap between two pieces, and how many came at once when it was over.
+
+    A server that had paused goes on piece by piece; what a stopped client finds has come meanwhile, and comes together.
+    """
+    gap_ns, longest_ns = now_ns - since_ns, call.max_gap_ns
+    if longest_ns is None or gap_ns > longest_ns:
+        call.max_gap_ns, call.max_gap_after_ns, call.chunks_after_gap = gap_ns, since_ns - call.start_ns, 1
+        return
+    over_ns = call.start_ns + (call.max_gap_after_ns or 0) + longest_ns
+    if now_ns - over_ns <= max(TOGETHER_NS, longest_ns // 100):
+        call.chunks_after_gap = (call.chunks_after_gap or 0) + 1
 
 
 class Flight:
@@ -94,9 +111,7 @@ class Flight:
         if call.first_byte_ns is None:
             call.first_byte_ns = now_ns
         elif call.last_byte_ns is not None:
-            gap = now_ns - call.last_byte_ns
-            if call.max_gap_ns is None or gap > call.max_gap_ns:
-                call.max_gap_ns = gap
+            _note_gap(call, call.last_byte_ns, now_ns)
         call.last_byte_ns = now_ns
         call.chunks += 1
         call.bytes_received += size

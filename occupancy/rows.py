@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MISSING_SHORT = -(2**31)
+MISSING_SMALL = -(2**15)
 OTHER = "other"
 """What a string becomes once its table is full."""
 TABLE_LIMIT = 2**16 - 2
@@ -20,33 +21,37 @@ TABLE_LIMIT = 2**16 - 2
 LONGS = (
     "call_id", "logical_id", "start_ns", "headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns", "end_ns",
     "released_ns", "client_ns", "gate_ns", "pool_ns", "connect_ns", "tls_ns", "send_ns", "wait_ns", "receive_ns",
-    "request_bytes", "bytes_received", "max_gap_ns", "limit_tokens", "remaining_tokens",
+    "request_bytes", "bytes_received", "max_gap_ns", "max_gap_after_ns", "limit_tokens",
+    "remaining_tokens",
 )  # fmt: skip
 SHORTS = (
-    "pid", "attempt", "in_flight_start", "in_flight_end", "status", "limit_requests", "remaining_requests", "chunks",
-    "input_tokens", "output_tokens",
+    "pid", "in_flight_start", "in_flight_end", "limit_requests", "remaining_requests", "chunks", "input_tokens",
+    "output_tokens",
 )  # fmt: skip
+SMALLS = ("attempt", "status", "siblings", "chunks_after_gap")
+"""Integers of two bytes: what is larger is kept as the largest."""
 FLAGS = ("connection_reused", "idempotency_key", "sync_in_event_loop")
 FLOATS = ("retry_after_s",)
 NAMES = (
-    "run", "kind", "label", "async_task", "thread", "client", "method", "host", "path", "model", "key_id", "outcome",
-    "error_type", "call_stack",
+    "run", "kind", "label", "after", "async_task", "thread", "client", "method", "host", "path", "model", "key_id",
+    "outcome", "error_type", "call_stack",
 )  # fmt: skip
 HEX = {"trace_id": 16, "span_id": 8, "parent_span_id": 8}
 TEXTS = ("request_id",)
 """Different in every call, so not worth a table."""
 
-ROW = struct.Struct(f"<{len(LONGS)}q{len(SHORTS)}i{len(FLAGS)}b{len(FLOATS)}d{len(NAMES)}H16s8s8s")
+ROW = struct.Struct(f"<{len(LONGS)}q{len(SHORTS)}i{len(SMALLS)}h{len(FLAGS)}b{len(FLOATS)}d{len(NAMES)}H16s8s8s")
 GROW_ROWS = 256
 
-_longs, _shorts, _flags, _names = (attrgetter(*group) for group in (LONGS, SHORTS, FLAGS, NAMES))
+_longs, _shorts, _smalls, _flags, _names = (attrgetter(*group) for group in (LONGS, SHORTS, SMALLS, FLAGS, NAMES))
 _LONG_END = len(LONGS)
 _SHORT_END = _LONG_END + len(SHORTS)
-_FLAG_END = _SHORT_END + len(FLAGS)
+_SMALL_END = _SHORT_END + len(SMALLS)
+_FLAG_END = _SMALL_END + len(FLAGS)
 _FLOAT_END = _FLAG_END + len(FLOATS)
 _NAME_END = _FLOAT_END + len(NAMES)
 
-if {*LONGS, *SHORTS, *FLAGS, *FLOATS, *NAMES, *HEX, *TEXTS} != set(FIELDS):
+if {*LONGS, *SHORTS, *SMALLS, *FLAGS, *FLOATS, *NAMES, *HEX, *TEXTS} != set(FIELDS):
     raise AssertionError("rows.py and Call differ")
 
 
@@ -112,12 +117,13 @@ class Rows:
 
     def _encode(self, call: Call, in_flight_start: int | None, in_flight_end: int | None) -> Iterable[Any]:
         shorts = [MISSING_SHORT if value is None else min(value, 2**31 - 1) for value in _shorts(call)]
-        shorts[2] = MISSING_SHORT if in_flight_start is None else in_flight_start
-        shorts[3] = MISSING_SHORT if in_flight_end is None else in_flight_end
+        shorts[1] = MISSING_SHORT if in_flight_start is None else in_flight_start
+        shorts[2] = MISSING_SHORT if in_flight_end is None else in_flight_end
         retry_after_s = call.retry_after_s
         return (
             *[MISSING if value is None else value for value in _longs(call)],
             *shorts,
+            *[MISSING_SMALL if value is None else min(value, 2**15 - 1) for value in _smalls(call)],
             *[-1 if value is None else value for value in _flags(call)],
             float("nan") if retry_after_s is None else retry_after_s,
             *[table.number(value) for table, value in zip(self._tables, _names(call), strict=True)],
@@ -136,7 +142,11 @@ class Rows:
             name: None if v == MISSING_SHORT else v
             for name, v in zip(SHORTS, row[_LONG_END:_SHORT_END], strict=True)
         }
-        values |= {name: None if v < 0 else bool(v) for name, v in zip(FLAGS, row[_SHORT_END:_FLAG_END], strict=True)}
+        values |= {
+            name: None if v == MISSING_SMALL else v
+            for name, v in zip(SMALLS, row[_SHORT_END:_SMALL_END], strict=True)
+        }
+        values |= {name: None if v < 0 else bool(v) for name, v in zip(FLAGS, row[_SMALL_END:_FLAG_END], strict=True)}
         retry_after_s = row[_FLAG_END]
         values["retry_after_s"] = None if retry_after_s != retry_after_s else retry_after_s
         for table, name, number in zip(self._tables, NAMES, row[_FLOAT_END:_NAME_END], strict=True):
@@ -168,6 +178,8 @@ class Rows:
             return values
         if name in SHORTS:
             return np.where(values == MISSING_SHORT, MISSING, values.astype(np.int64))
+        if name in SMALLS:
+            return np.where(values == MISSING_SMALL, MISSING, values.astype(np.int64))
         if name in FLAGS:
             return np.where(values < 0, MISSING, values.astype(np.int64))
         if name in HEX:
@@ -189,7 +201,7 @@ def _dtype() -> "np.dtype[Any]":
     import numpy as np
 
     kinds: list[tuple[tuple[str, ...], str]] = [
-        (LONGS, "<i8"), (SHORTS, "<i4"), (FLAGS, "i1"), (FLOATS, "<f8"), (NAMES, "<u2"),
+        (LONGS, "<i8"), (SHORTS, "<i4"), (SMALLS, "<i2"), (FLAGS, "i1"), (FLOATS, "<f8"), (NAMES, "<u2"),
     ]  # fmt: skip
     fields = [(name, kind) for names, kind in kinds for name in names]
     return np.dtype(fields + [(name, f"V{size}") for name, size in HEX.items()])

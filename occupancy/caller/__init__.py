@@ -7,14 +7,15 @@ from types import ModuleType
 
 from occupancy.call import Call
 from occupancy.caller.frames import call_stack
-from occupancy.caller.labels import current_label, current_run
-from occupancy.caller.tasks import current_task, root_flow, sync_in_event_loop
+from occupancy.caller.labels import current_after, current_label, current_run
+from occupancy.caller.tasks import current_task, root_flow, siblings, sync_in_event_loop
 
 __all__ = ["SHARED_BY_ATTEMPTS", "describe", "flow_id", "span_above", "sync_in_event_loop", "trace_api"]
 
 SHARED_BY_ATTEMPTS = (
-    "logical_id", "parent_span_id", "trace_id", "run", "kind", "label", "async_task", "thread", "call_stack", "client",
-    "method", "host", "path", "model", "key_id", "request_bytes", "idempotency_key", "sync_in_event_loop",
+    "logical_id", "parent_span_id", "trace_id", "run", "kind", "label", "after", "async_task", "thread", "siblings",
+    "call_stack", "client", "method", "host", "path", "model", "key_id", "request_bytes", "idempotency_key",
+    "sync_in_event_loop",
 )  # fmt: skip
 """Fields of a call that a further attempt of the same request has too."""
 
@@ -24,12 +25,13 @@ _span_above: ContextVar[int] = ContextVar("occupancy_span_above", default=0)
 def describe(call: Call, *, with_stack: bool = True) -> None:
     """Fill in who makes the call that starts now, on this thread."""
     flow = root_flow()
-    call.async_task, call.thread = flow.task, flow.thread
+    call.async_task, call.thread, call.siblings = flow.task, flow.thread, siblings()
     if with_stack:
         call.call_stack = call_stack()
     span_name = _note_parent_span(call)
     site = call.call_site
     call.label = current_label() or span_name or (site.function if site else None)
+    call.after = "\n".join(current_after()) or None
     call.run = current_run() or call.trace_id or flow.root
 
 

@@ -117,6 +117,66 @@ def root_task(task: Any) -> Any:
     return task
 
 
+def siblings() -> int | None:
+    """Count the work that was handed over together with what runs now and is not done yet, its own included.
+
+    Returns:
+        In a task: the tasks that are left of a `gather`, `wait`, `as_completed`, task group or nursery, the largest of
+        those above the task. In an executor's thread: what the executor runs and what waits in its queue. None where
+        there is no such group, or where anything fails.
+    """
+    try:
+        task = current_task()
+        return _executor_work() if task is None else _largest_group(task)
+    except Exception as error:
+        report("caller.siblings", error)
+        return None
+
+
+def _largest_group(task: Any) -> int | None:
+    """Climb as `root_task` does, and count at each level."""
+    largest = 0
+    for _ in range(_MAX_LEVELS):
+        largest = max(largest, _group_size(task))
+        above = awaiter(task)
+        if above is None:
+            break
+        task = above.task
+    return largest or None
+
+
+def _group_size(task: Any) -> int:
+    """Count what is left of the group that a task was started in, 0 without one; no group is walked, all keep count."""
+    nursery = getattr(task, "parent_nursery", None)
+    if nursery is not None:
+        return len(nursery.child_tasks) if nursery.parent_task.parent_nursery is not None else 0
+    for callback, _context in getattr(task, "_callbacks", None) or ():
+        owner = getattr(callback, "__self__", None)
+        if owner is not None:
+            if hasattr(owner, "_parent_task"):  # TaskGroup._on_task_done
+                return len(owner._tasks)
+        elif getattr(callback, "__module__", None) == "asyncio.tasks":
+            n, n_done = _cell(callback, "nfuts"), _cell(callback, "nfinished")
+            if n is not None and n_done is not None:  # gather
+                return int(n - n_done)
+            left = _cell(callback, "counter")  # wait
+            return len(_cell(callback, "todo") or ()) if left is None else int(left)
+        elif getattr(callback, "__module__", None) == "anyio._backends._asyncio":
+            return len(getattr(_cell(callback, "self"), "_tasks", ()))
+    return 0
+
+
+def _executor_work() -> int | None:
+    """Count what the `ThreadPoolExecutor` of this thread runs and has queued; None in any other thread."""
+    arguments = getattr(threading.current_thread(), "_args", None) or (None,)
+    executor: Any = arguments[0]() if isinstance(arguments[0], weakref.ref) else None
+    queue = getattr(executor, "_work_queue", None)
+    if queue is None:
+        return None
+    idle = getattr(getattr(executor, "_idle_semaphore", None), "_value", 0)
+    return int(max(len(executor._threads) - idle, 1) + queue.qsize())
+
+
 def task_of_loop_frame(frame: FrameType) -> Any | None:
     """Find the task whose step an event loop's frame runs; None where it runs a plain callback.
 
