@@ -58,8 +58,8 @@ class Frame(NamedTuple):
 class Call:
     """One physical HTTP request, from the moment the program asks for it to its last byte.
 
-    Stamps are ns on one monotonic clock; an absent value is None. `OccupancyLog` keeps calls in columns and gives copies:
-    changing one changes no log.
+    Stamps are ns on one monotonic clock; an absent value is None. `OccupancyLog` keeps calls in columns and gives
+    copies: changing one changes no log.
     """
 
     # Identity

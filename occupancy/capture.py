@@ -40,7 +40,8 @@ def instrument() -> OccupancyLog:
 def uninstrument() -> None:
     """Record no further calls in the process's log; those in flight are kept to their ends.
 
-    The hooks are taken out unless a `record()` block still needs them. Without `instrument()` before it, nothing happens.
+    The hooks are taken out unless a `record()` block still needs them. Without `instrument()` before it, nothing
+    happens.
     """
     if _process_log is not None:
         stop_recording(_process_log)

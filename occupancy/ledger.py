@@ -2,9 +2,10 @@
 
 Nothing on a request's path ever waits here. Events are appended to a queue and counted by whoever gets the lock without
 waiting; a thread that does not get it leaves its event to the one that has it, which looks again after letting go. So
-neither a finalizer nor a signal handler that runs inside our own code can hang the process, and a thread that is held up
-while it counts holds up nobody else. The price is that two threads may stamp in one order and queue in the other, some
-microseconds apart: the later event is then moved to the earlier one's time, so the order of counts is the order of stamps.
+neither a finalizer nor a signal handler that runs inside our own code can hang the process, and a thread that is held
+up while it counts holds up nobody else. The price is that two threads may stamp in one order and queue in the other,
+some microseconds apart: the later event is then moved to the earlier one's time, so the order of counts is the order of
+stamps.
 """
 
 import itertools
@@ -112,7 +113,8 @@ class Ledger:
         self._draining = True
         try:
             for _ in range(len(self._events)):  # those that are there, or a busy program would keep us here for ever
-                # Taken off only when counted: an interrupt in between loses nothing, and counting twice changes nothing.
+                # Taken off only when counted: an interrupt in between loses nothing, and counting twice changes
+                # nothing.
                 flight, at_ns, starts = self._events[0]
                 if flight.epoch == self.epoch:
                     self._last_ns = at_ns = max(at_ns, self._last_ns)

@@ -84,8 +84,8 @@ class OccupancyLog:
         self._level_ns: list[int] = [0]
         self._changed_ns: int | None = None
 
-    # Counting. Called by the ledger alone, under its lock, in the order of the stamps. Each is a no-op the second time, so
-    # that an interrupt in the middle loses and doubles nothing.
+    # Counting. Called by the ledger alone, under its lock, in the order of the stamps. Each is a no-op the second time,
+    # so that an interrupt in the middle loses and doubles nothing.
 
     def _start(self, call: Call) -> None:
         if call.kind == Kind.OTHER:
@@ -215,8 +215,9 @@ class OccupancyLog:
             names: Fields of `Call` to give.
 
         Returns:
-            An array of one length for each name. Integers are int64 with the least int64 for None (numpy's "not a time"),
-            booleans 0 and 1 likewise, seconds are float64 with NaN, everything else is an object array with None.
+            An array of one length for each name. Integers are int64 with the least int64 for None (numpy's "not a
+            time"), booleans 0 and 1 likewise, seconds are float64 with NaN, everything else is an object array with
+            None.
 
         Raises:
             InputError: A name is no field of `Call`.

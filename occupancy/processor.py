@@ -14,10 +14,10 @@ class OccupancySpanProcessor(SettlingProcessor):
 
     Args:
         log: The log that counts the calls; by default the process's own, see `occupancy.instrument`.
-        hold_span_end: Whether an HTTP span ends with the last byte of the body, as the call does. OpenTelemetry ends it at
-            the headers; where that must stay so, False leaves durations as they were. The stamps are attributes and events
-            all the same, and an event may then be later than its span's end. Of several processors the last decides, for
-            the whole process.
+        hold_span_end: Whether an HTTP span ends with the last byte of the body, as the call does. OpenTelemetry ends it
+            at the headers; where that must stay so, False leaves durations as they were. The stamps are attributes and
+            events all the same, and an event may then be later than its span's end. Of several processors the last
+            decides, for the whole process.
     """
 
     def __init__(self, log: OccupancyLog | None = None, *, hold_span_end: bool = True) -> None:

@@ -1,7 +1,8 @@
 """Finished calls as packed rows, the newest kept: a few hundred bytes for each call, whatever its strings."""
 
+import math
 import struct
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,13 @@ NAMES = (
 HEX = {"trace_id": 16, "span_id": 8, "parent_span_id": 8}
 TEXTS = ("request_id",)
 """Different in every call, so not worth a table."""
+
+ABSENT = {
+    **dict.fromkeys(SHORTS, MISSING_SHORT),
+    **dict.fromkeys(SMALLS, MISSING_SMALL),
+    **dict.fromkeys(FLAGS, -1),
+}
+"""What stands for None in the columns that are narrower than an int64."""
 
 ROW = struct.Struct(f"<{len(LONGS)}q{len(SHORTS)}i{len(SMALLS)}h{len(FLAGS)}b{len(FLOATS)}d{len(NAMES)}H16s8s8s")
 GROW_ROWS = 256
@@ -139,16 +147,14 @@ class Rows:
         row = ROW.unpack_from(self._rows, slot * ROW.size)
         values: dict[str, Any] = {name: None if v == MISSING else v for name, v in zip(LONGS, row, strict=False)}
         values |= {
-            name: None if v == MISSING_SHORT else v
-            for name, v in zip(SHORTS, row[_LONG_END:_SHORT_END], strict=True)
+            name: None if v == MISSING_SHORT else v for name, v in zip(SHORTS, row[_LONG_END:_SHORT_END], strict=True)
         }
         values |= {
-            name: None if v == MISSING_SMALL else v
-            for name, v in zip(SMALLS, row[_SHORT_END:_SMALL_END], strict=True)
+            name: None if v == MISSING_SMALL else v for name, v in zip(SMALLS, row[_SHORT_END:_SMALL_END], strict=True)
         }
         values |= {name: None if v < 0 else bool(v) for name, v in zip(FLAGS, row[_SMALL_END:_FLAG_END], strict=True)}
         retry_after_s = row[_FLAG_END]
-        values["retry_after_s"] = None if retry_after_s != retry_after_s else retry_after_s
+        values["retry_after_s"] = None if math.isnan(retry_after_s) else retry_after_s
         for table, name, number in zip(self._tables, NAMES, row[_FLOAT_END:_NAME_END], strict=True):
             values[name] = table.values[number]
         for name, raw in zip(HEX, row[_NAME_END:], strict=True):
@@ -159,8 +165,8 @@ class Rows:
     def arrays(self, names: Iterable[str]) -> "dict[str, NDArray[Any]]":
         """Columns as numpy arrays of length `len(self)`, oldest call first, copied.
 
-        Integers are int64 with `MISSING` for None, booleans 0 and 1 with `MISSING`, seconds float64 with NaN, everything
-        else an object array with None.
+        Integers are int64 with `MISSING` for None, booleans 0 and 1 with `MISSING`, seconds float64 with NaN,
+        everything else an object array with None.
         """
         import numpy as np
 
@@ -174,19 +180,13 @@ class Rows:
         if name in TEXTS:
             return _objects([None if text is None else text.decode() for text in self._texts])[order]
         values = rows[name][order]
-        if name in LONGS or name in FLOATS:
-            return values
-        if name in SHORTS:
-            return np.where(values == MISSING_SHORT, MISSING, values.astype(np.int64))
-        if name in SMALLS:
-            return np.where(values == MISSING_SMALL, MISSING, values.astype(np.int64))
-        if name in FLAGS:
-            return np.where(values < 0, MISSING, values.astype(np.int64))
+        if name in NAMES:
+            named: NDArray[Any] = _objects(self._tables[NAMES.index(name)].values)[values]
+            return named
         if name in HEX:
             return _objects([raw.hex() if any(raw) else None for raw in values.tolist()])
-        table = self._tables[NAMES.index(name)]
-        named: NDArray[Any] = _objects(table.values)[values]
-        return named
+        absent = ABSENT.get(name)
+        return values if absent is None else np.where(values == absent, MISSING, values.astype(np.int64))
 
 
 def _objects(values: list[Any]) -> "NDArray[np.object_]":

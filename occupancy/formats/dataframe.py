@@ -1,7 +1,7 @@
 """Calls as a pandas DataFrame, with types that pandas can reckon with."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from occupancy.call import FIELDS, MISSING, STAMPS
 
@@ -24,8 +24,8 @@ def to_dataframe(columns: "Mapping[str, NDArray[Any]]", origin_ns: int, origin_u
 
     Returns:
         Stamps as UTC timestamps (`start`, `first_byte`, ...), and in seconds since the origin (`t0`, `t_first`, `t1`);
-        durations as timedeltas (`total`, `wait_first`, `pool_time`, ...); names as categories; counts as nullable integers;
-        flags as nullable booleans. Without calls, the same columns and no row.
+        durations as timedeltas (`total`, `wait_first`, `pool_time`, ...); names as categories; counts as nullable
+        integers; flags as nullable booleans. Without calls, the same columns and no row.
     """
     import pandas as pd
 
@@ -61,9 +61,7 @@ def _timestamps(values: "NDArray[Any]", origin_ns: int, origin_unix_ns: int) -> 
     return pd.DatetimeIndex(stamps, tz="UTC")
 
 
-def _nullable(values: "NDArray[Any]", dtype: str) -> Any:
+def _nullable(values: "NDArray[Any]", dtype: Literal["Int64", "boolean"]) -> Any:
     import pandas as pd
 
-    array = pd.array(values, dtype="Int64")
-    array[values == MISSING] = pd.NA
-    return array.astype(dtype)
+    return pd.Series(values, dtype="Int64").mask(values == MISSING).astype(dtype).array

@@ -1,7 +1,7 @@
 """Our CSV: one row for each call, exact, with one line of metadata that pandas skips with `comment="#"`.
 
-Stamps are ns since the log's origin, so they stay small; the metadata say when that was. The first columns repeat the most
-asked for in seconds and ms. An absent value is an empty field.
+Stamps are ns since the log's origin, so they stay small; the metadata say when that was. The first columns repeat the
+most asked for in seconds and ms. An absent value is an empty field.
 """
 
 import csv

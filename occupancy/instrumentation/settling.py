@@ -8,8 +8,8 @@ from occupancy.instrumentation import spans
 class SettlingProcessor(SpanProcessor):
     """Ends held spans when the provider flushes or shuts down.
 
-    Spans are held through their own `end`, not through `on_start`: a processor may come late, or be dropped by a host that
-    configures its telemetry twice.
+    Spans are held through their own `end`, not through `on_start`: a processor may come late, or be dropped by a host
+    that configures its telemetry twice.
     """
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:

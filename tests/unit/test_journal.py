@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from occupancy.call import Call, Outcome
 from occupancy.errors import InputError, ReadError
 from occupancy.formats import journal_lines
@@ -37,7 +38,9 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert [call.label for call in again.open_calls] == ["fetch"]
     assert (again.peak, again.in_flight, again.bad_rows) == (2, 1, [])
     assert again.origin_ns == 1_000
-    assert abs(again.origin_unix_ns - 1_000 - (log.origin_unix_ns - log.origin_ns)) < 1e9  # one clock offset, read twice
+    assert (
+        abs(again.origin_unix_ns - 1_000 - (log.origin_unix_ns - log.origin_ns)) < 1e9
+    )  # one clock offset, read twice
     second.complete()
     assert [call.label for call in read(path).calls] == ["plan", "fetch"]
 

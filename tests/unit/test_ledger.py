@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+
 from occupancy.call import Call, Outcome
 from occupancy.ledger import Ledger, ledger
 from occupancy.log import OccupancyLog

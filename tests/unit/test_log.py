@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from occupancy import log as log_module
 from occupancy.call import FIELDS, Call, Kind, Outcome
 from occupancy.errors import InputError
@@ -104,21 +105,24 @@ def test_counting_anew_from_records_gives_the_same(script: list[tuple[int, int]]
     again = OccupancyLog.from_calls([*log.calls, *log.open_calls])
     assert again.in_flight == log.in_flight
     assert again.finished == log.finished
-    # Of several events at one time, a file no longer tells the order: ends come first, so a peak of no width may be lower.
+    # A file does not tell the order of events at one time: ends come first, so a peak of no width may be lower.
     assert again.peak <= log.peak
-    assert {k: v for k, v in again.time_at_level_ns.items() if v} == {k: v for k, v in log.time_at_level_ns.items() if v}
+    assert {k: v for k, v in again.time_at_level_ns.items() if v} == {
+        k: v for k, v in log.time_at_level_ns.items() if v
+    }
 
 
 def test_a_call_keeps_every_field_it_was_given() -> None:
     log = OccupancyLog()
     given_fields = {
-        "trace_id": "0af7651916cd43dd8448eb211c80319c", "span_id": "b7ad6b7169203331", "parent_span_id": "00f067aa0ba902b7",
-        "run": "research#3", "kind": Kind.GENERATE, "label": "plan", "async_task": "Task-1", "thread": "MainThread",
-        "client": "httpx", "method": "POST", "host": "127.0.0.1:1", "path": "/v1/messages", "model": "m", "key_id": "0123abcd",
-        "request_id": "req_1", "headers_ns": 5, "first_byte_ns": 6, "first_event_ns": 7, "last_byte_ns": 8, "client_ns": 1,
-        "gate_ns": 2, "pool_ns": 3, "connect_ns": 4, "tls_ns": 5, "send_ns": 6, "wait_ns": 7, "connection_reused": False,
-        "status": 200, "error_type": "x", "retry_after_s": 1.5, "limit_requests": 1, "remaining_requests": 2,
-        "limit_tokens": 2**40, "remaining_tokens": 4, "request_bytes": 5, "bytes_received": 6, "chunks": 7, "max_gap_ns": 8,
+        "trace_id": "0af7651916cd43dd8448eb211c80319c", "span_id": "b7ad6b7169203331",
+        "parent_span_id": "00f067aa0ba902b7", "run": "research#3", "kind": Kind.GENERATE, "label": "plan",
+        "async_task": "Task-1", "thread": "MainThread", "client": "httpx", "method": "POST", "host": "127.0.0.1:1",
+        "path": "/v1/messages", "model": "m", "key_id": "0123abcd", "request_id": "req_1", "headers_ns": 5,
+        "first_byte_ns": 6, "first_event_ns": 7, "last_byte_ns": 8, "client_ns": 1, "gate_ns": 2, "pool_ns": 3,
+        "connect_ns": 4, "tls_ns": 5, "send_ns": 6, "wait_ns": 7, "connection_reused": False, "status": 200,
+        "error_type": "x", "retry_after_s": 1.5, "limit_requests": 1, "remaining_requests": 2, "limit_tokens": 2**40,
+        "remaining_tokens": 4, "request_bytes": 5, "bytes_received": 6, "chunks": 7, "max_gap_ns": 8,
         "idempotency_key": True, "input_tokens": 9, "output_tokens": 10, "sync_in_event_loop": True, "attempt": 2,
         "logical_id": 77,
     }  # fmt: skip
@@ -138,7 +142,17 @@ def test_absent_values_stay_absent() -> None:
     start(log, 1).close()
     [call] = log.calls
     fresh = Call()
-    filled = {"call_id", "pid", "logical_id", "start_ns", "end_ns", "released_ns", "outcome", "in_flight_start", "in_flight_end"}
+    filled = {
+        "call_id",
+        "pid",
+        "logical_id",
+        "start_ns",
+        "end_ns",
+        "released_ns",
+        "outcome",
+        "in_flight_start",
+        "in_flight_end",
+    }
     for name in set(FIELDS) - filled:
         assert getattr(call, name) == getattr(fresh, name), name
 
