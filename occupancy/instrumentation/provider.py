@@ -44,9 +44,11 @@ class OnceTracer:
 
     def start_as_current_span(self, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
         """Start a span as the tracer does; where there is one, give an empty one that is not made current."""
-        api = caller.trace_api()
-        if api is not None and (has_span() or not self.active):
-            return nullcontext(api.INVALID_SPAN)
+        try:
+            if has_span() or not self.active:
+                return nullcontext(caller.trace_api().INVALID_SPAN)  # type: ignore[union-attr]
+        except Exception as error:  # runs inside the host's request
+            _guard.report("occupancy.provider.start_as_current_span", error)
         return self._tracer.start_as_current_span(*args, **kwargs)  # type: ignore[no-any-return]
 
 
@@ -62,14 +64,15 @@ class Switched:
 
         self.instrumentor = instrumentor
         self._tracer = OnceTracer()
+        instrument, uninstrument = self._yielding(instrumentor.instrument), self._yielding(None)
+        methods = self._methods()
         # Spans only: metrics would be counted twice beside the host's own, and nobody has asked for them.
         instrumentor.instrument(
             tracer_provider=self._tracer, meter_provider=NoOpMeterProvider(), raise_exception_on_conflict=True
         )
-        self._wrappers = {name: vars(owner)[name] for owner, name in self._methods()}
+        self._wrappers = [(owner, name, vars(owner)[name]) for owner, name in methods]
         # On the instance: whatever the host calls later, ours goes first, so that its hooks and arguments hold.
-        instrumentor.instrument = self._yielding(instrumentor.instrument)
-        instrumentor.uninstrument = self._yielding(None)
+        instrumentor.instrument, instrumentor.uninstrument = instrument, uninstrument
 
     def _methods(self) -> list[tuple[type, str]]:
         return [(getattr(self.instrumentor._module, owner), name) for owner, name in WRAPPED]
@@ -86,7 +89,7 @@ class Switched:
         self._tracer.active = False
         _switched.remove(self)
         del self.instrumentor.instrument, self.instrumentor.uninstrument
-        if all(vars(owner).get(name) is self._wrappers[name] for owner, name in self._methods()):
+        if all(vars(owner).get(name) is wrapper for owner, name, wrapper in self._wrappers):
             self.instrumentor.uninstrument()
         else:  # its own way would take off whatever lies on top
             self.instrumentor._is_instrumented_by_opentelemetry = False
@@ -95,7 +98,6 @@ class Switched:
 _switched: list[Switched] = []
 
 
-@_guard.guarded
 def has_span() -> bool:
     """Whether the request that is being made has its httpx span: one that was begun since the client was asked."""
     api = caller.trace_api()

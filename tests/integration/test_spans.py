@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import host_program
 import pytest
+
+from . import host_program
 
 FLAVOURS = [(library, mode) for library in ("httpx", "httpx2") for mode in ("sync", "asyncio", "trio")]
 ENDINGS = {
