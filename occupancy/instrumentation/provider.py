@@ -1,7 +1,7 @@
 """Has OpenTelemetry make the httpx spans that we stamp, and stays with the providers that get them.
 
-Its instrumentors cost some 200 us a call even where no span is recorded, and importing them imports both clients: so they
-are switched on at the first call after a provider exists, not before.
+Its instrumentors cost some 200 us a call even where no span is recorded, and importing them imports both clients: so
+they are switched on at the first call after a provider exists, not before.
 """
 
 import atexit
@@ -27,8 +27,8 @@ _switching = threading.Lock()
 class OnceTracer:
     """Makes the httpx span of a request, unless the host's own instrumentation has made one for it.
 
-    The host may have instrumented one client, or put OpenTelemetry's transport into it; then a second span would tell of
-    the same request. Stands in for the provider and for its tracer.
+    The host may have instrumented one client, or put OpenTelemetry's transport into it; then a second span would tell
+    of the same request. Stands in for the provider and for its tracer.
     """
 
     def __init__(self) -> None:

@@ -173,7 +173,7 @@ def leave() -> None:
 
 
 def claim(flight: Flight) -> None:
-    """Take the current span for the call, where it is the call's own: an httpx span, begun since the client was asked."""
+    """Take the current span for the call where it is its own: an httpx span, begun since the client was asked."""
     api = trace_api()
     if api is None:
         return
@@ -198,8 +198,8 @@ def claim(flight: Flight) -> None:
 def describe(span: Any, call: Call, unix_offset_ns: int) -> None:
     """Put a call's record on its span: attributes, events, and the error where OpenTelemetry has seen none.
 
-    Events keep their true times, also where a span is not held and ends before them: a time that was moved would be wrong,
-    and nothing in OpenTelemetry's data model binds an event to its span's end.
+    Events keep their true times, also where a span is not held and ends before them: a time that was moved would be
+    wrong, and nothing in OpenTelemetry's data model binds an event to its span's end.
 
     Args:
         span: A recording span.

@@ -771,7 +771,7 @@ def test_no_context_is_detached_elsewhere(tmp_path: Path) -> None:
     """
     program += TELL
     told = host_program.run(tmp_path, program)  # nothing on stderr
-    assert {call["outcome"] for call in told["calls"]} == {"ok", "abandoned"} or {"ok", "closed_early"}
+    assert sorted(call["outcome"] for call in told["calls"]) == ["closed_early", "ok"]
     check(told | {"spans": [span for span in told["spans"] if span["name"] != "chat"]}, 2)
 
 
@@ -788,7 +788,8 @@ def test_uninstrument_leaves_the_process_as_it_was(tmp_path: Path) -> None:
         getattr(module, name) for module in (httpx, httpx2)
         for name in ("Client", "AsyncClient", "HTTPTransport", "AsyncHTTPTransport")
     ]
-    owners += [getattr(module, name) for module in (httpcore, httpcore2) for name in ("ConnectionPool", "AsyncConnectionPool")]
+    pools = ("ConnectionPool", "AsyncConnectionPool")
+    owners += [getattr(module, name) for module in (httpcore, httpcore2) for name in pools]
     owners += [otel.HTTPXClientInstrumentor, otel.HTTPX2ClientInstrumentor, sdk.Span, sdk.TracerProvider]
     instrumentors = [otel.HTTPXClientInstrumentor(), otel.HTTPX2ClientInstrumentor()]
     def look():

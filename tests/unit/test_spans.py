@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -355,8 +356,7 @@ def test_end_that_somebody_else_has_set_is_left_alone(host: Host, clock: Clock) 
 def test_end_that_somebody_puts_over_ours_stays_and_the_span_ends(host: Host, clock: Clock) -> None:
     span = host.start()
     flight = host.fly(span)
-    ours = span.end
-    span.end = theirs = lambda: ours()
+    span.end = theirs = functools.partial(span.end)
     span.end()
     flight.complete()
     assert len(host.ended.spans) == 1
