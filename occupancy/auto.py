@@ -22,8 +22,7 @@ def _begin() -> OccupancyLog:
         return capture.instrument()
     except InputError as error:
         reporting.tell(f"occupancy: {error}; recording goes on without it")
-        capture._process_log = OccupancyLog()
-        return capture.instrument()
+        return capture.instrument(OccupancyLog())
 
 
 log: OccupancyLog = _guard.guarded(_begin)() or OccupancyLog()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from occupancy import _guard
+from occupancy.errors import InputError
 from occupancy.instrumentation import hooks
 from occupancy.ledger import ledger
 from occupancy.log import OccupancyLog
@@ -16,21 +17,31 @@ _span_log: OccupancyLog | None = None
 """The log that an `OccupancySpanProcessor` was given: its counts go on the spans, whatever else records."""
 
 
-def instrument() -> OccupancyLog:
+def process_log() -> OccupancyLog | None:
+    """The process's log, or None before `instrument`."""
+    return _process_log
+
+
+def instrument(log: OccupancyLog | None = None) -> OccupancyLog:
     """Record every call of this process from now on.
 
     Clients made before and after are seen, and clients imported later. Repeats are harmless.
+
+    Args:
+        log: What the process's log is to be; by default a new one, which streams to `OCCUPANCY_JOURNAL`.
 
     Returns:
         The process's log: the same one each time.
 
     Raises:
-        InputError: `OCCUPANCY_JOURNAL` names a file that cannot be opened.
+        InputError: `OCCUPANCY_JOURNAL` names a file that cannot be opened, or the process has another log already.
     """
     global _process_log
     settings = read_settings()
     if _process_log is None:
-        _process_log = OccupancyLog(journal=settings.journal)
+        _process_log = OccupancyLog(journal=settings.journal) if log is None else log
+    elif log not in (None, _process_log):
+        raise InputError("the process has a log already: occupancy.instrument() gives it")
     record_into(_process_log, settings, first=True)
     if _span_log in ledger.logs:
         record_for_spans(_span_log)

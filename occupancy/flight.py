@@ -24,6 +24,7 @@ TOGETHER_NS = 1_000_000
 _collecting_thread: int | None = None
 
 
+@_guard.guarded
 def note_collection(phase: str, info: dict[str, Any]) -> None:
     """Know, from `gc.callbacks`, when the garbage collector is at work.
 

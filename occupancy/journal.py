@@ -7,7 +7,6 @@ with a line that says where its clocks stood; then comes a line for each start a
 import json
 import os
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,7 @@ class Journal:
         if self._fd is None:
             return
         if self._process is None:
-            self._process = uuid.uuid4().hex[:12]
+            self._process = os.urandom(6).hex()
             self._append({"event": "process", "process": self._process, **_clocks()})
         self._append({"event": event, "process": self._process, **to_record(call)})
 

@@ -22,6 +22,7 @@ from typing import TextIO
 from occupancy import _guard, capture
 from occupancy.caller.user_code import origin
 from occupancy.log import OccupancyLog
+from occupancy.settings import read_settings
 
 WIDTH, NARROWEST = 80, 60
 """Columns of a report, and of one on a narrow terminal."""
@@ -51,7 +52,7 @@ def report(file: TextIO | None = None) -> None:
     """
     global _told
     stream = sys.stderr if file is None else file
-    log = capture._process_log
+    log = capture.process_log()
     if log is None:
         text = "occupancy: nothing is recorded: import occupancy.auto, or call occupancy.instrument()"
     else:
@@ -97,8 +98,8 @@ def _at_exit(pid: int) -> None:
 
 
 def _report_once(pid: int) -> None:
-    log = capture._process_log
-    if log is None or _told == _happened(log) or (_is_worker(pid) and not _children_report()):
+    log = capture.process_log()
+    if log is None or _told == _happened(log) or (_is_worker(pid) and not read_settings().report_children):
         return
     with suppress(Exception):
         sys.stdout.flush()  # the report comes last, also where both go to one file
@@ -118,10 +119,6 @@ def _is_worker(pid: int) -> bool:
     """Whether this process was forked since `pid` asked for a report, or is one that multiprocessing has started."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     return os.getpid() != pid or (multiprocessing is not None and multiprocessing.parent_process() is not None)
-
-
-def _children_report() -> bool:
-    return os.environ.get("OCCUPANCY_REPORT_CHILDREN", "").strip().lower() in {"1", "true", "yes", "on"}
 
 
 def _ends_by_interrupt() -> bool:

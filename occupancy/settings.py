@@ -20,6 +20,8 @@ class Settings:
     """`OCCUPANCY_ENABLED`: whether `import occupancy.auto` and `occupancy run` do anything."""
     report: bool = True
     """`OCCUPANCY_REPORT`: whether `occupancy.auto` reports on stderr at exit."""
+    report_children: bool = False
+    """`OCCUPANCY_REPORT_CHILDREN`: whether forked and spawned workers report too."""
     spans: bool = True
     """`OCCUPANCY_SPANS`: whether OpenTelemetry's httpx instrumentors are switched on and its spans held."""
     phases: bool = True
@@ -39,19 +41,19 @@ class Settings:
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the `OCCUPANCY_*` variables. A value that cannot be used is told in the log, and its default holds."""
     defaults = Settings()
-    flags = {name: getattr(defaults, name) for name in Settings.__slots__ if getattr(defaults, name) is True}
-    for name in flags:
-        flags[name] = _flag(f"OCCUPANCY_{name.upper()}", environ)
+    flags = {name: value for name in Settings.__slots__ if isinstance(value := getattr(defaults, name), bool)}
+    for name, default in flags.items():
+        flags[name] = _flag(f"OCCUPANCY_{name.upper()}", environ, default=default)
     return Settings(
         **flags, journal=environ.get("OCCUPANCY_JOURNAL") or None, exclude=_patterns("OCCUPANCY_EXCLUDE", environ)
     )
 
 
-def _flag(variable: str, environ: Mapping[str, str]) -> bool:
+def _flag(variable: str, environ: Mapping[str, str], *, default: bool) -> bool:
     value = environ.get(variable, "").strip().lower()
     if value and value not in _OFF | _ON:
         _guard.report(variable, InputError(f"{variable} must be 0 or 1, not {value!r}"))
-    return value not in _OFF
+    return value in _ON or (default and value not in _OFF)
 
 
 def _patterns(variable: str, environ: Mapping[str, str]) -> tuple[re.Pattern[str], ...]:

@@ -54,8 +54,7 @@ def command(
 
 
 def _record(log: OccupancyLog, settings: Settings, *, with_report: bool) -> None:
-    capture._process_log = log
-    capture.instrument()
+    capture.instrument(log)
     if with_report and settings.report:
         reporting.report_at_exit()
 

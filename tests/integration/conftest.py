@@ -49,7 +49,7 @@ def gateway() -> Iterator[mock_server.GatewayUrl]:
         yield url
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def fresh(gateway: mock_server.GatewayUrl) -> Iterator[None]:
     """Each test begins without open calls, recording logs and told errors, and with a server at rest."""
     _guard._reported.clear()
@@ -140,6 +140,10 @@ class Stack:
     def pieces(self, response: Any, kind: str = "raw") -> Pieces:
         """Iterate over a response: `raw`, `bytes`, `text` or `lines`."""
         return Pieces(getattr(response, f"aiter_{kind}" if self.is_async else f"iter_{kind}")())
+
+    def over(self, iterator: Any) -> Pieces:
+        """Iterate over anything with `async for`."""
+        return Pieces(iterator)
 
     async def read(self, response: Any) -> bytes:
         """Read a response to its end."""
@@ -253,15 +257,21 @@ STACKS = [(library, flavour) for library in ("httpx", "httpx2") for flavour in (
 
 
 @pytest.fixture(params=STACKS, ids="-".join)
-def stack(request: pytest.FixtureRequest, gateway: mock_server.GatewayUrl) -> Stack:
+def stack(request: pytest.FixtureRequest, fresh: None, gateway: mock_server.GatewayUrl) -> Stack:
     """Each library under each kind of concurrency."""
     return Stack(*request.param, gateway)
 
 
 @pytest.fixture(params=[stack for stack in STACKS if stack[1] != "sync"], ids="-".join)
-def async_stack(request: pytest.FixtureRequest, gateway: mock_server.GatewayUrl) -> Stack:
+def async_stack(request: pytest.FixtureRequest, fresh: None, gateway: mock_server.GatewayUrl) -> Stack:
     """The asynchronous ones."""
     return Stack(*request.param, gateway)
+
+
+@pytest.fixture
+def make_stack(gateway: mock_server.GatewayUrl, fresh: None) -> Callable[[str, str], Stack]:
+    """A stack of a library and a flavour, for tests that are about some only."""
+    return lambda library, flavour: Stack(library, flavour, gateway)
 
 
 @dataclass(frozen=True)

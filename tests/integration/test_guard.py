@@ -1,0 +1,281 @@
+"""Whatever of ours fails inside the host's call: the host gets what it would have got, and one line is logged.
+
+What runs there is not listed but watched: a profiler sees every function of ours that a rich program reaches, and each in
+turn is made to raise.
+"""
+
+import gc
+import inspect
+import logging
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import SpanKind
+
+import occupancy
+from occupancy import _guard
+from occupancy.ledger import ledger
+
+HOME = str(Path(occupancy.__file__).parent)
+JSON = "/generate/plan?x-mock-delay-ms=0"
+CARRIERS = {
+    "occupancy._guard.report",  # the guards themselves
+    "occupancy.instrumentation.hooks.quietly",
+    # What the host's own calls pass through. They only call guarded functions and what they wrap.
+    "occupancy.instrumentation.stream._Wrapper.__init__",
+    "occupancy.instrumentation.stream._Wrapper.__getattr__",
+    "occupancy.instrumentation.stream.Body.__iter__",
+    "occupancy.instrumentation.stream.Body.close",
+    "occupancy.instrumentation.stream.Chunks.__iter__",
+    "occupancy.instrumentation.stream.Chunks.__next__",
+    "occupancy.instrumentation.stream.Chunks.close",
+    "occupancy.instrumentation.stream.Chunks.__del__",
+    "occupancy.instrumentation.stream.AsyncBody.__aiter__",
+    "occupancy.instrumentation.stream.AsyncBody.aclose",
+    "occupancy.instrumentation.stream.AsyncChunks.__aiter__",
+    "occupancy.instrumentation.stream.AsyncChunks.__anext__",
+    "occupancy.instrumentation.stream.AsyncChunks._step",
+    "occupancy.instrumentation.stream.AsyncChunks.aclose",
+    "occupancy.instrumentation.stream.AsyncChunks.__del__",
+    "occupancy.instrumentation.spans.HeldEnd.__call__",  # guards itself, since it must end the span all the same
+    "occupancy.instrumentation.phases.Trace.__call__",
+    "occupancy.instrumentation.phases.AsyncTrace.__call__",
+    "occupancy.instrumentation.phases._nothing",
+}
+FOUND_AT_LEAST = {
+    "occupancy.instrumentation.hooks.begin",
+    "occupancy.instrumentation.hooks.respond",
+    "occupancy.instrumentation.hooks.fail",
+    "occupancy.instrumentation.hooks.enter_pool",
+    "occupancy.instrumentation.hooks.leave_pool",
+    "occupancy.instrumentation.hooks.fail_in_pool",
+    "occupancy.instrumentation.phases.Phases.note",
+    "occupancy.instrumentation.stream.BodyStamps.chunk",
+    "occupancy.instrumentation.stream.BodyStamps.complete",
+    "occupancy.instrumentation.stream.BodyStamps.close",
+    "occupancy.instrumentation.stream.BodyStamps.drop",
+    "occupancy.instrumentation.stream.BodyStamps.fail",
+    "occupancy.instrumentation.stream.EventScanner.feed",
+    "occupancy.instrumentation.spans.claim",
+    "occupancy.instrumentation.spans.HeldEnd.__call__",
+    "occupancy.instrumentation.provider.look_for_provider",
+    "occupancy.flight.Flight.__del__",
+    "occupancy.flight.Flight.abandon",
+    "occupancy.ledger.Ledger.start",
+    "occupancy.ledger.Ledger.settle",
+    "occupancy.caller.describe",
+    "occupancy.log.OccupancyLog._start",
+    "occupancy.rows.Rows.add",
+}
+
+
+def functions_of(holder: Any, path: str) -> Iterator[tuple[CodeType, str, FunctionType]]:
+    """Every function of a module or class, with its code and its name, guards and properties opened."""
+    for name, value in list(vars(holder).items()):
+        if isinstance(value, type) and value.__module__.startswith("occupancy") and value.__qualname__ == name:
+            yield from functions_of(value, f"{path}.{name}")
+        value = value.fget if isinstance(value, property) else inspect.unwrap(getattr(value, "__func__", value))
+        if isinstance(value, FunctionType):
+            yield value.__code__, f"{path}.{name}", value
+
+
+@pytest.fixture(scope="module")
+def functions() -> dict[CodeType, tuple[str, FunctionType]]:
+    """Our functions by their code."""
+    found: dict[CodeType, tuple[str, FunctionType]] = {}
+    for module in pkgutil.walk_packages(occupancy.__path__, "occupancy."):
+        if "cli" in module.name or module.name.rpartition(".")[2] in ("__main__", "auto", "notebook", "pytest_plugin"):
+            continue
+        if module.name.split(".")[1] in ("views", "analysis", "formats", "demo", "reporting", "probe", "control"):
+            continue
+        loaded = import_module(module.name)
+        for code, path, function in functions_of(loaded, module.name):
+            if function.__module__ == module.name:
+                found[code] = path, function
+    return found
+
+
+async def program(stack: Any) -> Any:
+    """All ways a call can go, in one program; what its user sees."""
+    tracer = TracerProvider().get_tracer("opentelemetry.instrumentation.httpx")
+    inner = stack.transport()
+
+    class Traced(stack.library.AsyncBaseTransport if stack.is_async else stack.library.BaseTransport):  # type: ignore
+        """As OpenTelemetry's: a span of its own around the network's transport."""
+
+        def handle_request(self, request: Any) -> Any:
+            with tracer.start_as_current_span("GET", kind=SpanKind.CLIENT):
+                return inner.handle_request(request)
+
+        async def handle_async_request(self, request: Any) -> Any:
+            with tracer.start_as_current_span("GET", kind=SpanKind.CLIENT):
+                return await inner.handle_async_request(request)
+
+        def close(self) -> None:
+            inner.close()
+
+        async def aclose(self) -> None:
+            await inner.aclose()
+
+    seen: list[Any] = []
+    async with stack.opened(stack.client(transport=Traced(), follow_redirects=True)) as client:
+        await read_all(stack, client, seen)
+        await leave_early(stack, client, seen)
+    await use_mock(stack, seen)
+    await fail_all(stack, seen)
+    return seen
+
+
+async def read_all(stack: Any, client: Any, seen: list[Any]) -> None:
+    for headers in ({}, {"x-mock-redirect": "1"}, {"x-mock-status": "500"}, {"x-mock-retry-after": "1"}):
+        response = await stack.done(client.get(stack.gateway + JSON, headers=headers))
+        seen.append((response.status_code, response.content, response.is_closed))
+    headers = {"x-stainless-retry-count": "1"}
+    body = {"model": "m", "stream": True, "messages": []}
+    url = stack.gateway + "/v1/chat/completions"
+    async with stack.opened(client.stream("POST", url, json=body, headers=headers)) as response:
+        seen.append(len([line async for line in stack.pieces(response, "lines")]))
+
+
+async def leave_early(stack: Any, client: Any, seen: list[Any]) -> None:
+    async with stack.opened(client.stream("GET", stack.gateway + JSON, headers={"x-mock-chunks": "3"})) as response:
+        async for chunk in stack.pieces(response):
+            seen.append(bool(chunk))
+            break
+    request = client.build_request("GET", stack.gateway + JSON)
+    response = await stack.done(client.send(request, stream=True))
+    seen.append(response.status_code)
+    chunks = (response.stream.__aiter__ if stack.is_async else response.stream.__iter__)()
+    seen.append(bool(await stack.over(chunks).__anext__()))
+    del chunks, response  # and so their finalizers run here
+    response = await stack.done(client.send(client.build_request("GET", stack.gateway + JSON), stream=True))
+    del response
+    if stack.name == "httpx":
+        gc.collect()  # there a response is a cycle
+
+
+async def use_mock(stack: Any, seen: list[Any]) -> None:
+    async def parts() -> Any:
+        yield b"ab"
+
+    def answer(request: Any) -> Any:
+        content = b"cd" if request.url.path == "/bytes" else parts() if stack.is_async else iter([b"ab"])
+        if request.url.path == "/fail":
+            raise LookupError("the host's transport")
+        return stack.library.Response(200, content=content)
+
+    async with stack.opened(stack.client(transport=stack.library.MockTransport(answer))) as client:
+        for path in ("/bytes", "/stream"):
+            seen.append((await stack.done(client.get("http://mock" + path))).content)
+        with pytest.raises(LookupError, match="the host's transport"):
+            await stack.done(client.get("http://mock/fail"))
+
+
+async def fail_all(stack: Any, seen: list[Any]) -> None:
+    async with stack.opened(stack.client()) as client:
+        for headers in ({"x-mock-cut": "before-headers"}, {"x-mock-cut": "mid-body"}):
+            try:
+                await stack.done(client.get(stack.gateway + JSON, headers=headers))
+            except stack.library.RemoteProtocolError as error:
+                seen.append(str(error))
+        seen.append((await stack.done(client.get(stack.gateway + JSON))).content)
+    pool = stack.core.AsyncConnectionPool() if stack.is_async else stack.core.ConnectionPool()
+    async with stack.opened(pool):
+        seen.append((await stack.done(pool.request("GET", stack.gateway + JSON))).content)
+
+
+def reached(stack: Any, functions: dict[CodeType, tuple[str, FunctionType]]) -> dict[str, FunctionType]:
+    """Our functions that run while the program does, by their names."""
+    found: dict[str, FunctionType] = {}
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code in functions:
+            path, function = functions[frame.f_code]
+            found[path] = function
+
+    sys.setprofile(note)
+    try:
+        stack.run(program, stack)
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+class ForcedError(Exception):
+    """Ours."""
+
+
+def broken(function: FunctionType) -> CodeType:
+    """The code of a function that raises, in the place of another's: wherever that is referred to, it raises."""
+
+    def plain(*args: Any, **kwargs: Any) -> None:
+        from tests_forced import ForcedError
+
+        raise ForcedError
+
+    def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
+        from tests_forced import ForcedError
+
+        raise ForcedError
+        yield
+
+    kind = generator if inspect.isgeneratorfunction(function) else plain
+    return kind.__code__.replace(co_freevars=function.__code__.co_freevars)
+
+
+@pytest.mark.filterwarnings("ignore:Async generator '(httpx|httpcore):ResourceWarning")  # trio, of their own
+@pytest.mark.parametrize(("library", "flavour"), [("httpx2", "sync"), ("httpx", "asyncio"), ("httpx2", "trio")])
+def test_each_function_of_ours_may_fail(
+    library: str,
+    flavour: str,
+    make_stack: Callable[[str, str], Any],
+    functions: dict[CodeType, tuple[str, FunctionType]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stack = make_stack(library, flavour)
+    module = type(sys)("tests_forced")
+    module.ForcedError = ForcedError  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tests_forced", module)
+    expected = stack.run(program, stack)
+    with occupancy.record():
+        assert stack.run(program, stack) == expected
+        found = reached(stack, functions)
+        assert found.keys() >= FOUND_AT_LEAST
+        failures = {}
+        for path in sorted(found.keys() - CARRIERS):
+            problem = fail_one(stack, found[path], expected, caplog)
+            if problem:
+                failures[path] = problem
+    assert failures == {}
+    assert len(found) > 60
+
+
+def fail_one(stack: Any, function: FunctionType, expected: Any, caplog: pytest.LogCaptureFixture) -> str | None:
+    """Run the program while one function fails; what the host or the log is not as it must be."""
+    _guard._reported.clear()
+    caplog.clear()
+    code = function.__code__
+    function.__code__ = broken(function)
+    try:
+        with caplog.at_level(logging.WARNING):
+            seen = stack.run(program, stack)
+    except BaseException as error:
+        return f"the host gets {error!r}"
+    finally:
+        function.__code__ = code
+        ledger.abandon_open()
+    lines = [record.getMessage() for record in caplog.records if record.name == "occupancy"]
+    others = [record for record in caplog.records if not record.name.startswith(("occupancy", "trio."))]
+    if seen != expected:
+        return f"the host sees {seen}"
+    if not lines or len(set(lines)) != len(lines) or others:
+        return f"logged: {lines} {others}"
+    return None
