@@ -147,7 +147,7 @@ class Stack:
 
     async def read(self, response: Any) -> bytes:
         """Read a response to its end."""
-        return await done(response.aread() if self.is_async else response.read())  # type: ignore[no-any-return]
+        return await done(response.aread() if self.is_async else response.read())
 
     async def close(self, response: Any) -> None:
         """Close a response."""
@@ -158,7 +158,7 @@ class Stack:
         if self.flavour == "asyncio":
             await asyncio.sleep(0)
         elif self.flavour == "trio":
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the other tasks go on until a condition holds."""
