@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from operator import itemgetter
+from operator import attrgetter
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any
 
 from occupancy import _guard, caller
-from occupancy.call import FIELDS, Call, Kind
+from occupancy.call import FIELDS, MISSING, Call, Kind
 from occupancy.errors import InputError
 from occupancy.flight import Flight
 from occupancy.journal import Journal
@@ -151,12 +151,34 @@ class OccupancyLog:
         log._reset(origin_ns, origin_unix_ns)
         log._live = False
         log.bad_rows = list(bad_rows)
-        for _, starts, call in sorted(_events(calls), key=itemgetter(0, 1)):
-            if starts:
-                log._start(call)
-            if not starts or call.released_ns == call.start_ns:
-                log._release(call)
+        log._take_over(calls)
         return log
+
+    def _take_over(self, calls: list[Call]) -> None:
+        import numpy as np
+
+        from occupancy.analysis.running_count import count_running
+
+        for call in calls:
+            ended_ns = call.end_ns if call.released_ns is None else call.released_ns
+            call.released_ns = None if ended_ns is None else max(ended_ns, call.start_ns)
+            call.in_flight_start = call.in_flight_end = None
+        counted = [call for call in calls if call.kind != Kind.OTHER]
+        released = [MISSING if call.released_ns is None else call.released_ns for call in counted]
+        running = count_running(np.array([call.start_ns for call in counted], np.int64), np.array(released, np.int64))
+        for call, at_start, at_end in zip(
+            counted, running.in_flight_start.tolist(), running.in_flight_end.tolist(), strict=True
+        ):
+            call.in_flight_start, call.in_flight_end = at_start, None if at_end == MISSING else at_end
+        self._peak, self._level_ns = running.peak, running.level_ns.tolist()
+        ended = sorted((call for call in calls if call.released_ns is not None), key=attrgetter("released_ns"))
+        self._rows.fill({name: list(map(attrgetter(name), ended)) for name in FIELDS})
+        for call in calls:
+            if call.released_ns is None:
+                if call.kind == Kind.OTHER:
+                    self._open_other[call.call_id] = call
+                else:
+                    self._open[call.call_id] = (call, call.in_flight_start or 0)
 
     # Reading
 
@@ -329,14 +351,3 @@ class OccupancyLog:
             flight.fail(error)
             raise
         flight.complete(monotonic_ns())
-
-
-def _events(calls: list[Call]) -> Iterator[tuple[int, bool, Call]]:
-    """Starts and releases, as `(ns, whether it starts, call)`; a call of no length has its start alone."""
-    for call in calls:
-        yield call.start_ns, True, call
-        ended_ns = call.end_ns if call.released_ns is None else call.released_ns
-        if ended_ns is not None:
-            call.released_ns = max(ended_ns, call.start_ns)
-            if call.released_ns > call.start_ns:
-                yield call.released_ns, False, call
