@@ -138,6 +138,11 @@ def test_alias_is_seen_once(tmp_path: Path, alias_first: bool) -> None:
     httpx2.alias_httpx()
     """
     program = START + PROVIDER + (alias + OURS if alias_first else OURS + alias) + CALL_BOTH
+    program += """
+    from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor, HTTPX2ClientInstrumentor
+    instrumentors = HTTPXClientInstrumentor(), HTTPX2ClientInstrumentor()
+    assert [instrumentor.is_instrumented_by_opentelemetry for instrumentor in instrumentors] == [False, True]
+    """
     told = host_program.run(tmp_path, program + TELL)
     check(told, 2)
     assert [call["client"] for call in told["calls"]] == ["httpx2", "httpx2"]
@@ -240,10 +245,17 @@ def test_wrapper_that_somebody_put_over_ours_stays(tmp_path: Path) -> None:
         return wrapped(*args, **kwargs)
     wrap_function_wrapper("httpx", "HTTPTransport.handle_request", pass_on)
     from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor
+    HTTPXClientInstrumentor().uninstrument()
+    """
+    program += CALL_BOTH
+    program += """
     HTTPXClientInstrumentor().instrument()
     """
-    program += CALL_BOTH + "    assert passed == [1]\n"
-    check(host_program.run(tmp_path, program + TELL), 4)
+    program += CALL_BOTH + "    assert passed == [1, 1]\n"
+    told = host_program.run(tmp_path, program + TELL)
+    switched_off = told["calls"].pop(2)
+    assert (switched_off["client"], switched_off["span_id"]) == ("httpx", None)
+    check(told, 5)
 
 
 def test_conventions_that_the_host_has_chosen_are_untouched(tmp_path: Path) -> None:
