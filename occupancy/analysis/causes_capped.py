@@ -1,0 +1,173 @@
+"""Causes that cap the number in flight: the connection pool, an executor, a semaphore or lock."""
+
+import numpy as np
+
+from occupancy.analysis.columns import MISSING
+from occupancy.analysis.distribution import MS
+from occupancy.analysis.findings import Cause, Finding, sites_of
+from occupancy.analysis.groups import CountedCalls
+from occupancy.analysis.steps import Int64, steps, wire_start
+from occupancy.analysis.units import Unit, executor_of, known_spans
+
+POOL_WAIT_SHARE = 0.1
+"""Share of the calls' time that passes before the wire from which on it counts: less is the client's own work."""
+FLAT_SHARE = 0.8
+"""How near to the cap the level stays, on average, while calls wait: a place that is free is taken at once, but a busy
+machine needs its time for that."""
+QUEUED_SHARE = 0.8
+"""Share of the starts with work waiting that must be at the cap and just after an end: what a limit lets in."""
+HANDOFF_SHARE = 0.1
+"""A start within this share of a usual call after an end is one that the end has let in."""
+SAME_FLOW_SHARE = 0.5
+"""A limit lets in who has waited longest: mostly another flow than the one that has just ended its call."""
+LEAST_QUEUED = 2
+"""Starts with work waiting: one alone is chance."""
+
+
+def find_pool_cap(calls: CountedCalls, mask: Int64) -> list[Finding]:
+    """Calls wait for a connection while as many are on the wire as ever: flat on the wire, more asked for.
+
+    Args:
+        calls: The calls that count.
+        mask: Places of those of one process.
+    """
+    start_ns, end_ns = calls.start_ns[mask], calls.end_ns[mask]
+    pool_ns = _known(calls.columns["pool_ns"][mask])
+    wire_ns = np.minimum(wire_start(calls.columns)[mask], end_ns)
+    waited_ns, time_ns = int(pool_ns.sum()), int((end_ns - start_ns).sum())
+    if not time_ns or waited_ns < POOL_WAIT_SHARE * time_ns:
+        return []
+    level, cap = waiting_level(wire_ns - pool_ns, wire_ns, end_ns)
+    if not cap or level < FLAT_SHARE * cap or steps(start_ns, end_ns).peak <= cap:
+        return []
+    queued = pool_ns >= pool_ns.max() / 2
+    return [
+        Finding(
+            Cause.CAPPED_POOL,
+            f"never more than {cap} on the wire while up to {steps(start_ns, end_ns).peak} were asked for: "
+            f"the client's pool holds {cap}",
+            {
+                "cap": cap,
+                "asked_for": steps(start_ns, end_ns).peak,
+                "pool_wait_ms": waited_ns / MS,
+                "longest_pool_wait_ms": int(pool_ns.max()) / MS,
+                "calls": int(mask.size),
+            },
+            sites_of(calls.frames[site] for site in calls.site[mask[queued]].tolist()),
+            "raise the client's max_connections to what should be in flight, if the server allows it",
+            cost_ms=waited_ns / MS / max(cap, 1),
+        )
+    ]
+
+
+def waiting_level(from_ns: Int64, wire_ns: Int64, end_ns: Int64) -> tuple[float, int]:
+    """Mean and highest level on the wire while calls wait for it.
+
+    Args:
+        from_ns: When each call began to wait, ns.
+        wire_ns: When it went on the wire.
+        end_ns: When it ended.
+
+    Returns:
+        `(0.0, 0)` where none waits.
+    """
+    waiting, wire = steps(from_ns, wire_ns), steps(wire_ns, end_ns)
+    edges = np.unique(np.concatenate((waiting.t_ns, wire.t_ns)))
+    if edges.size < 2 or not waiting.peak:
+        return 0.0, 0
+    length_ns = np.diff(edges) * (waiting.at(edges[:-1]) > 0)
+    levels = wire.at(edges[:-1])
+    return float((levels * length_ns).sum() / length_ns.sum()), int(levels[length_ns > 0].max(initial=0))
+
+
+def _known(values: Int64) -> Int64:
+    return np.where(values == MISSING, 0, values)
+
+
+def find_queue_cap(unit: Unit) -> list[Finding]:
+    """More work was there than was let in: an executor's threads were all busy, or a semaphore or lock was.
+
+    Looked at are the starts with a call behind them and more siblings than ever are in flight. Where a limit let them
+    in, they are at the cap, just after an end. An executor has as many threads as the cap; behind a semaphore mostly
+    another task goes on than the one that ended. A plain loop fails the second, and workers that share a list are no
+    more siblings than are in flight.
+    """
+    cap = unit.steps.peak
+    queued = np.flatnonzero(_is_queued(unit, cap))
+    if queued.size < LEAST_QUEUED:
+        return []
+    waited_ns, before = _last_ends(unit, queued)
+    usual_ns = float(np.median(unit.end_ns - unit.start_ns))
+    prompt = (waited_ns <= HANDOFF_SHARE * usual_ns) & (unit.steps.at(unit.start_ns[queued]) == cap)
+    if np.count_nonzero(prompt) < QUEUED_SHARE * queued.size:
+        return []
+    threads = set(unit.column("thread").tolist())
+    is_pooled = unit.pool is not None or all(_worker_of(unit, thread) for thread in threads)
+    if is_pooled and len(threads) == cap:
+        return [_executor(unit, cap, int(queued.size))]
+    same_flow = float(np.mean(unit.flow[queued] == unit.flow[before]))
+    if len(set(unit.flow.tolist())) > cap and same_flow <= SAME_FLOW_SHARE:
+        return [_semaphore(unit, cap, int(queued.size), queued)]
+    return []
+
+
+def _is_queued(unit: Unit, cap: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    siblings = unit.column("siblings")
+    after_an_end = unit.start_ns >= unit.end_ns.min()
+    return np.asarray((siblings != MISSING) & (siblings > cap) & after_an_end)
+
+
+def _last_ends(unit: Unit, queued: Int64) -> tuple[Int64, Int64]:
+    """For each of some calls the time since the last end before its start, and the call that ended."""
+    order = np.argsort(unit.end_ns, kind="stable")
+    last = order[np.searchsorted(unit.end_ns[order], unit.start_ns[queued], side="right") - 1]
+    return unit.start_ns[queued] - unit.end_ns[last], last
+
+
+def _worker_of(unit: Unit, thread: str | None) -> bool:
+    mine = unit.of(unit.column("thread") == thread, name=thread)
+    return executor_of(mine) is not None
+
+
+def _executor(unit: Unit, cap: int, n_queued: int) -> Finding:
+    return Finding(
+        Cause.CAPPED_EXECUTOR,
+        f"never more than {cap} in flight: the executor has {cap} threads, and more work waited for them",
+        {"cap": cap, "threads": cap, "calls": unit.n, "queued": n_queued, "wall_ms": unit.steps.wall_ns / MS},
+        sites_of(unit.frames),
+        "give the executor as many threads as should be in flight (max_workers), or use an async client",
+        (unit.name,),
+        _saved_ms(unit, cap),
+    )
+
+
+def _semaphore(unit: Unit, cap: int, n_queued: int, queued: Int64) -> Finding:
+    what = "a lock, or a semaphore of 1," if cap == 1 else f"a semaphore of {cap}, or a like limit,"
+    return Finding(
+        Cause.CAPPED_SEMAPHORE,
+        f"never more than {cap} in flight while up to {int(unit.column('siblings')[queued].max())} tasks were there: "
+        f"{what} lets in no more",
+        {
+            "cap": cap,
+            "tasks": len(set(unit.flow.tolist())),
+            "calls": unit.n,
+            "queued": n_queued,
+            "wall_ms": unit.steps.wall_ns / MS,
+        },
+        sites_of(unit.frames),
+        "look for the semaphore, lock or limiter around these calls, in the program or a library, and raise its limit",
+        (unit.name,),
+        _saved_ms(unit, cap),
+    )
+
+
+def _saved_ms(unit: Unit, cap: int) -> float:
+    """What twice the cap would save."""
+    return unit.steps.wall_ns / MS / 2 if unit.n >= 2 * cap else 0.0
+
+
+def places_by_process(calls: CountedCalls) -> list[Int64]:
+    """Places of the calls of each process that start and end, in the order of their starts."""
+    place = known_spans(calls)
+    pids = calls.columns["pid"][place]
+    return [place[pids == pid] for pid in np.unique(pids)]

@@ -1,0 +1,173 @@
+"""Causes that lie in single exchanges: late first bytes, buffered streams, connections that are lost or held."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from occupancy.analysis.causes_capped import waiting_level
+from occupancy.analysis.columns import MISSING
+from occupancy.analysis.distribution import MS, elapsed
+from occupancy.analysis.findings import Cause, Finding, sites_of
+from occupancy.analysis.groups import CountedCalls
+from occupancy.analysis.steps import Int64, steps, wire_start
+from occupancy.call import Frame, Outcome
+
+LATE_SHARE = 0.3
+"""Share of all waiting for first bytes that a phase takes when it is what makes them late."""
+LATE_MS = 50.0
+"""Sum over all calls below which a phase is not worth a change."""
+NEW_SHARE = 0.5
+"""Share of calls that open a connection of their own, where connections are not kept."""
+NEW_TIMES = 2
+"""Times the peak on the wire, plus 2: connections that even a pool which lets some expire does not need."""
+LEAST_CONNECTIONS = 8
+"""Calls whose connection must be known."""
+BUFFERED_SHARE = 0.05
+"""Share of its time in which all of a buffered stream comes, at the end."""
+BUFFERED_BYTES = 2048
+BUFFERED_CHUNKS = 16
+"""A stream of less is too short to tell; about 8 events of a model's answer, or 16 pieces."""
+CHUNKS_PER_S, BYTES_PER_S = 1000.0, 250_000.0
+"""Faster than models write: the fastest send some hundred events of some hundred bytes in a second."""
+
+PHASES = (
+    ("pool_ns", Cause.LATE_POOL, "before a connection, though connections were free: the client's own processor time",
+     "put fewer in flight in one client or process (200 to 300), or use several clients"),
+    ("connect_ns", Cause.LATE_CONNECT, "for the connection (DNS and TCP)",
+     "open connections before they are needed, keep them, and look at DNS"),
+    ("tls_ns", Cause.LATE_TLS, "for the TLS handshake",
+     "keep connections open, one client for the whole program, so that handshakes are rare"),
+)  # fmt: skip
+
+
+def find_late(calls: CountedCalls, place: Int64) -> list[Finding]:
+    """A phase before the request is sent takes a good part of the wait for first bytes; the largest one is named."""
+    wait_ns = calls.first_byte_wait_ns[place]
+    wait_ns = np.where(wait_ns == MISSING, calls.total_ns[place], wait_ns)  # failed before: it waited all its time
+    known = wait_ns != MISSING
+    all_ns = int(wait_ns[known].sum())
+    sums = {}
+    for name, *_ in PHASES:
+        phase_ns = calls.columns[name][place]
+        sums[name] = int(phase_ns[known & (phase_ns != MISSING)].sum())
+    name, cause, what, action = max(PHASES, key=lambda phase: sums[phase[0]])
+    if not all_ns or sums[name] < LATE_SHARE * all_ns or sums[name] < LATE_MS * MS:
+        return []
+    phase_ns = calls.columns[name][place]
+    slow = place[known & (phase_ns >= phase_ns.max() / 2)]
+    return [
+        Finding(
+            cause,
+            f"{sums[name] / all_ns:.0%} of the wait for first bytes passes {what}",
+            {
+                "share": sums[name] / all_ns,
+                f"{name.removesuffix('_ns')}_ms": sums[name] / MS,
+                "first_byte_wait_ms": all_ns / MS,
+                "calls": int(np.count_nonzero(known)),
+            },
+            _sites(calls, slow),
+            action,
+            cost_ms=sums[name] / MS / max(steps(calls.start_ns[place], calls.end_ns[place]).peak, 1),
+        )
+    ]
+
+
+def find_not_reused(calls: CountedCalls, place: Int64) -> list[Finding]:
+    """Far more connections are opened than are ever needed at once."""
+    reused = calls.columns["connection_reused"][place]
+    n_known, new = int(np.count_nonzero(reused != MISSING)), place[reused == 0]
+    peak = steps(wire_start(calls.columns)[place], calls.end_ns[place]).peak
+    if n_known < LEAST_CONNECTIONS or new.size < NEW_SHARE * n_known or new.size < NEW_TIMES * peak + 2:
+        return []
+    open_ns = sum(int(np.maximum(calls.columns[name][new], 0).sum()) for name in ("connect_ns", "tls_ns"))
+    return [
+        Finding(
+            Cause.NOT_REUSED,
+            f"{new.size} of {n_known} calls opened a connection of their own; never more than {peak} were needed",
+            {"opened": int(new.size), "calls": n_known, "peak_on_wire": peak, "opening_ms": open_ns / MS},
+            _sites(calls, new),
+            "make one client and use it for all calls; a client for each call cannot keep its connections",
+            cost_ms=open_ns / MS / max(peak, 1),
+        )
+    ]
+
+
+def find_buffered(calls: CountedCalls, place: Int64) -> list[Finding]:
+    """Event streams whose pieces all come at once, at the end: something on the way holds them back."""
+    columns = {name: column[place] for name, column in calls.columns.items()}
+    streams = (columns["first_event_ns"] != MISSING) & (columns["last_byte_ns"] != MISSING)
+    streams &= columns["first_byte_ns"] != MISSING
+    long = streams & ((columns["bytes_received"] >= BUFFERED_BYTES) | (columns["chunks"] >= BUFFERED_CHUNKS))
+    span_ns = elapsed(columns["first_byte_ns"], columns["last_byte_ns"])
+    whole_ns = elapsed(columns["start_ns"], columns["last_byte_ns"])
+    seconds = np.maximum(span_ns, 1) / 1e9
+    fast = (columns["chunks"] >= CHUNKS_PER_S * seconds) & (columns["bytes_received"] >= BYTES_PER_S * seconds)
+    buffered = long & fast & (span_ns <= BUFFERED_SHARE * whole_ns)
+    if not buffered.any() or np.count_nonzero(buffered) * 2 < np.count_nonzero(long):
+        return []
+    waited_ns = int(elapsed(columns["start_ns"], columns["first_byte_ns"])[buffered].sum())
+    return [
+        Finding(
+            Cause.BUFFERED_STREAM,
+            f"{np.count_nonzero(buffered)} of {np.count_nonzero(long)} event streams came all at once, at their end: "
+            "something on the way buffers them",
+            {
+                "streams": int(np.count_nonzero(long)),
+                "buffered": int(np.count_nonzero(buffered)),
+                "wait_first_ms": waited_ns / MS / int(np.count_nonzero(buffered)),
+                "span_ms": float(np.median(span_ns[buffered])) / MS,
+            },
+            _sites(calls, place[buffered]),
+            "switch buffering and compression of text/event-stream off in the proxy or gateway (x-accel-buffering: no)",
+            cost_ms=waited_ns / MS / max(int(np.count_nonzero(buffered)), 1),
+        )
+    ]
+
+
+def find_unclosed(calls: CountedCalls, place: Int64) -> list[Finding]:
+    """Responses that nobody reads to the end or closes keep their connections, and others wait for those.
+
+    Known by responses that were collected or still open at the end; or by calls that ran into the pool's time-out
+    while far fewer were on the wire than before: something holds the connections.
+    """
+    columns = calls.columns
+    has_response = columns["status"][place] != MISSING
+    lost = place[(columns["outcome"][place] == Outcome.ABANDONED.value) & has_response]
+    end_ns, pool_ns = calls.end_ns[place], np.maximum(columns["pool_ns"][place], 0)
+    wire_ns = np.minimum(wire_start(columns)[place], end_ns)
+    timed_out = columns["error_type"][place] == "PoolTimeout"
+    level, _ = waiting_level(wire_ns - pool_ns, wire_ns, end_ns)
+    peak = steps(wire_ns, end_ns).peak
+    starved = place[timed_out] if timed_out.any() and level < peak / 2 else place[:0]
+    if not lost.size and not starved.size:
+        return []
+    told = f"{lost.size} responses were never read to their end or closed" if lost.size else ""
+    if starved.size:
+        told += " and " * bool(told) + (
+            f"{starved.size} calls waited in vain for a connection while {level:.1f} of {peak} were on the wire"
+        )
+    return [
+        Finding(
+            Cause.UNCLOSED_RESPONSES,
+            told + (": each holds a connection" if lost.size else ": responses that were not closed hold them"),
+            {
+                "unclosed": int(lost.size),
+                "pool_timeouts": int(np.count_nonzero(timed_out)),
+                "pool_wait_ms": int(pool_ns.sum()) / MS,
+                "calls": int(place.size),
+            },
+            _sites(calls, lost if lost.size else _holders(calls, place, wire_ns, timed_out)),
+            "close every response, best with a with statement (async with client.stream(...) as response)",
+            cost_ms=int(pool_ns.sum()) / MS,
+        )
+    ]
+
+
+def _holders(calls: CountedCalls, place: Int64, wire_ns: Int64, timed_out: NDArray[np.bool_]) -> Int64:
+    """Who may hold the connections: the calls on a connection before the first that found none."""
+    first_ns = int(calls.start_ns[place][timed_out].min())
+    held: Int64 = place[(wire_ns <= first_ns) & ~timed_out & (calls.columns["status"][place] != MISSING)]
+    return held
+
+
+def _sites(calls: CountedCalls, place: Int64) -> tuple[Frame, ...]:
+    return sites_of(calls.frames[site] for site in calls.site[place].tolist())

@@ -1,0 +1,139 @@
+"""Causes that grow with the number in flight: a server's queue, and errors."""
+
+from math import lgamma
+
+import numpy as np
+from numpy.typing import NDArray
+
+from occupancy.analysis.columns import MISSING
+from occupancy.analysis.distribution import MS, number
+from occupancy.analysis.findings import Cause, Finding, sites_of
+from occupancy.analysis.groups import CountedCalls
+from occupancy.analysis.steps import Int64, steps, wire_start
+
+LEAST_CALLS = 12
+"""Calls to one target below which a trend cannot be told from chance."""
+QUEUE_TIMES = 2.0
+"""Times as long as with little in flight that the wait with much in flight is."""
+QUEUE_CORRELATION = 0.7
+"""Least rank correlation (Spearman) of wait and level."""
+CHANCE = 0.01
+"""Greatest probability that errors fall on the upper half of the levels by chance (Fisher's exact test, one-sided)."""
+LOAD_STATUSES = (408, 429, 500, 502, 503, 504, 529)
+"""Statuses by which a server says that it is overloaded; 400 or 404 have other reasons."""
+ERROR_TIMES = 2.0
+"""Times the error rate at low levels that the rate at high levels is."""
+
+
+def find_server_queue(calls: CountedCalls, place: Int64) -> list[Finding]:
+    """The wait for the server's headers rises with what is on the wire to it."""
+    found = []
+    for mine in _by_target(calls, place):
+        wait_ns = calls.columns["wait_ns"][mine]
+        known = mine[(wait_ns != MISSING) & ~_is_overload(calls, mine)]
+        if known.size < LEAST_CALLS:
+            continue
+        wait_ns, level = calls.columns["wait_ns"][known], _levels(calls, place, known)
+        order = np.argsort(level, kind="stable")
+        third = max(known.size // 3, 1)
+        low_ns, high_ns = (float(np.median(wait_ns[part])) for part in (order[:third], order[-third:]))
+        if high_ns < QUEUE_TIMES * low_ns or _rank_correlation(level, wait_ns) < QUEUE_CORRELATION:
+            continue
+        found.append(_queue_finding(calls, known, level, low_ns, high_ns))
+    return found
+
+
+def _queue_finding(calls: CountedCalls, place: Int64, level: Int64, low_ns: float, high_ns: float) -> Finding:
+    return Finding(
+        Cause.LATE_SERVER,
+        f"the server answers after {low_ns / MS:.0f} ms with little in flight, after {high_ns / MS:.0f} ms with up to "
+        f"{int(level.max())}: requests queue there",
+        {
+            "calls": int(place.size),
+            "wait_low_ms": low_ns / MS,
+            "wait_high_ms": high_ns / MS,
+            "level_low": int(level.min()),
+            "level_high": int(level.max()),
+        },
+        sites_of(calls.frames[site] for site in calls.site[place].tolist()),
+        "more in flight does not help here: cap the program where the wait begins to rise, or ask for more capacity",
+        cost_ms=(high_ns - low_ns) / MS,
+    )
+
+
+def find_rising_errors(calls: CountedCalls, place: Int64) -> list[Finding]:
+    """Overload errors fall on the calls that start with more in flight than the median."""
+    found = []
+    for mine in _by_target(calls, place):
+        if mine.size < LEAST_CALLS:
+            continue
+        bad, level = _is_overload(calls, mine), _levels(calls, place, mine)
+        high = level > np.median(level)
+        n_high, n_bad, n_both = (int(np.count_nonzero(mask)) for mask in (high, bad, bad & high))
+        if not n_both or not n_high or n_high == mine.size:
+            continue
+        rate_high, rate_low = n_both / n_high, (n_bad - n_both) / (mine.size - n_high)
+        if rate_high < ERROR_TIMES * rate_low or _chance(mine.size, n_high, n_bad, n_both) > CHANCE:
+            continue
+        found.append(
+            Finding(
+                Cause.ERRORS_RISE,
+                f"{rate_high:.0%} of calls fail above {int(np.median(level))} in flight, {rate_low:.0%} up to there",
+                {
+                    "calls": int(mine.size),
+                    "errors": n_bad,
+                    "rate_high": rate_high,
+                    "rate_low": rate_low,
+                    "level": float(np.median(level)),
+                },
+                sites_of(calls.frames[site] for site in calls.site[mine[bad]].tolist()),
+                "cap what is in flight at the level where errors begin; retries of them only add to it",
+                cost_ms=int((calls.end_ns - calls.start_ns)[mine[bad]].sum()) / MS,
+            )
+        )
+    return found
+
+
+def _by_target(calls: CountedCalls, place: Int64) -> list[Int64]:
+    """Places of the calls to each host, path and model, whose times are alike."""
+    _, target = number(zip(*(calls.columns[name][place] for name in ("host", "path", "model")), strict=True))
+    return [place[target == index] for index in range(int(target.max(initial=-1)) + 1)]
+
+
+def _levels(calls: CountedCalls, place: Int64, mine: Int64) -> Int64:
+    """How many of the process's calls are on the wire when each of some goes on it, itself included."""
+    wire_ns = wire_start(calls.columns)
+    return steps(wire_ns[place], calls.end_ns[place]).at(wire_ns[mine])
+
+
+def _is_overload(calls: CountedCalls, place: Int64) -> NDArray[np.bool_]:
+    late = (calls.columns["outcome"][place] == "timeout") & (calls.columns["error_type"][place] != "PoolTimeout")
+    return np.asarray(np.isin(calls.columns["status"][place], LOAD_STATUSES) | late)
+
+
+def _rank_correlation(one: Int64, other: Int64) -> float:
+    """Spearman's: the correlation of the ranks, equal values sharing their mean rank; 0.0 where one is constant."""
+    ranks = [_ranks(values) for values in (one, other)]
+    if any(rank.std() == 0 for rank in ranks):
+        return 0.0
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _ranks(values: Int64) -> NDArray[np.float64]:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    result: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return result
+
+
+def _chance(n: int, n_high: int, n_bad: int, n_both: int) -> float:
+    """Probability that of `n_bad` of n calls at least `n_both` are among `n_high`: the hypergeometric tail."""
+
+    def log_choose(of: int, k: int) -> float:
+        return lgamma(of + 1) - lgamma(k + 1) - lgamma(of - k + 1)
+
+    ways = (
+        np.exp(log_choose(n_high, k) + log_choose(n - n_high, n_bad - k) - log_choose(n, n_bad))
+        for k in range(n_both, min(n_high, n_bad) + 1)
+        if n_bad - k <= n - n_high
+    )
+    return float(sum(ways))

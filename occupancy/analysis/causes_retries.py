@@ -1,0 +1,122 @@
+"""Causes that lie in retries: loops around loops, and time spent waiting between attempts."""
+
+from itertools import pairwise
+
+import numpy as np
+
+from occupancy.analysis.distribution import MS
+from occupancy.analysis.findings import Cause, Finding, sites_of
+from occupancy.analysis.steps import Int64, steps
+from occupancy.analysis.summary import failed
+from occupancy.analysis.units import Unit
+
+BACKOFF_SHARE = 0.2
+"""Share of the wall that passes between attempts with nothing in flight before it is named."""
+
+Attempts = list[Int64]
+"""Places in a unit of the attempts of each logical call, in the order of the first ones."""
+
+
+def attempts_of(unit: Unit) -> Attempts:
+    """Group a unit's calls by logical call."""
+    order = np.argsort(unit.logical, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(unit.logical))[:-1]) if unit.n else []
+
+
+def find_stacked(unit: Unit) -> list[Finding]:
+    """A loop that retries around a client that retries: attempts multiply.
+
+    Known by logical calls of several attempts each, all failed, that follow each other in one flow, from one line, to
+    one target, with requests of one size: the same request again. Sizes that differ, or are not known, are other
+    requests.
+    """
+    stacks = [stack for stack in _repeats(unit, attempts_of(unit)) if len(stack) > 1]
+    if not stacks:
+        return []
+    largest = max(stacks, key=lambda stack: sum(len(attempts) for attempts in stack))
+    n_attempts = sum(len(attempts) for attempts in largest)
+    spans = [unit.end_ns[stack[-1]].max() - unit.start_ns[stack[0]].min() for stack in stacks]
+    return [
+        Finding(
+            Cause.STACKED_RETRIES,
+            f"retries within retries: {len(largest)} tries of up to {max(map(len, largest))} attempts made "
+            f"{n_attempts} requests of one",
+            {
+                "tries": len(largest),
+                "attempts_each": max(map(len, largest)),
+                "requests": n_attempts,
+                "stacks": len(stacks),
+                "wall_ms": int(sum(spans)) / MS,
+            },
+            sites_of(unit.frames[int(attempts[0])] for stack in stacks for attempts in stack),
+            "retry in one place: set max_retries=0 on the client, or take the outer loop out",
+            (unit.name,),
+            int(sum(spans)) / MS,
+        )
+    ]
+
+
+def _repeats(unit: Unit, logical: Attempts) -> list[Attempts]:
+    """Runs of logical calls that are one request, made again since all attempts before failed."""
+    bad = failed({name: unit.column(name) for name in ("status", "outcome")})
+    sizes = unit.column("request_bytes")
+    marks = [unit.column(name) for name in ("host", "path", "method", "model", "call_stack")]
+    latest: dict[tuple[object, ...], Attempts] = {}
+    found = []
+    for attempts in logical:
+        first = int(attempts[0])
+        key = (int(unit.flow[first]), *(column[first] for column in marks))
+        stack = latest.get(key)
+        if stack is not None and _goes_on(stack[-1], attempts, bad, sizes):
+            stack.append(attempts)
+        else:
+            latest[key] = [attempts]
+            found.append(latest[key])
+    return found
+
+
+def _goes_on(before: Int64, attempts: Int64, bad: np.ndarray[tuple[int], np.dtype[np.bool_]], sizes: Int64) -> bool:
+    size = int(sizes[before[0]])
+    return len(before) > 1 and bool(bad[before].all()) and size > 0 and size == int(sizes[attempts[0]])
+
+
+def find_backoff(unit: Unit) -> list[Finding]:
+    """Time between a failed attempt and the next, with nothing else in flight."""
+    bad = failed({name: unit.column(name) for name in ("status", "outcome")})
+    waits = [
+        (int(earlier), int(later))
+        for attempts in attempts_of(unit)
+        for earlier, later in pairwise(attempts)
+        if bad[earlier] and unit.start_ns[later] > unit.end_ns[earlier]
+    ]
+    if not waits:
+        return []
+    from_ns = np.array([unit.end_ns[earlier] for earlier, _ in waits], dtype=np.int64)
+    until_ns = np.array([unit.start_ns[later] for _, later in waits], dtype=np.int64)
+    idle_ns = _idle(unit, from_ns, until_ns)
+    if idle_ns < BACKOFF_SHARE * unit.steps.wall_ns:
+        return []
+    return [
+        Finding(
+            Cause.RETRY_BACKOFF,
+            f"{idle_ns / unit.steps.wall_ns:.0%} of the time nothing was in flight but a retry was waited for",
+            {
+                "retries": len(waits),
+                "idle_ms": idle_ns / MS,
+                "longest_ms": int((until_ns - from_ns).max()) / MS,
+                "wall_ms": unit.steps.wall_ns / MS,
+            },
+            sites_of(unit.frames[earlier] for earlier, _ in waits),
+            "find out why the first attempts fail; do other work while a retry waits",
+            (unit.name,),
+            idle_ns / MS,
+        )
+    ]
+
+
+def _idle(unit: Unit, from_ns: Int64, until_ns: Int64) -> int:
+    """How much of some waits, taken together, passes with nothing in flight."""
+    waiting = steps(from_ns, until_ns)
+    edges = np.unique(np.concatenate((waiting.t_ns, unit.steps.t_ns)))
+    idle = (waiting.at(edges[:-1]) > 0) & (unit.steps.at(edges[:-1]) == 0)
+    return int(np.diff(edges)[idle].sum())

@@ -1,0 +1,148 @@
+"""Two logs of one program, before and after a change: did the wall fall, and did the calls stay as they were?
+
+That a program is overlapped does not say that it is better for it: a server may answer each call more slowly when more
+is in flight. One log alone never shows it. So "keep" takes both: a shorter wall, and calls that take no longer in sum.
+"""
+
+import dataclasses
+from collections import Counter
+
+from occupancy.analysis.columns import Columns
+from occupancy.analysis.distribution import MS, Tally
+from occupancy.analysis.groups import CountedCalls, Group
+from occupancy.analysis.summary import summarize
+from occupancy.analysis.units import units
+
+WALL_TOLERANCE = 0.03
+"""Share by which the wall must have fallen: two runs of one program differ by less than that, or should."""
+TOTAL_TOLERANCE = 0.05
+"""Share by which the sum of all calls' durations may rise before it counts as slower; the noise of a few calls."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """One quantity, before and after."""
+
+    before: float
+    after: float
+
+    @property
+    def difference(self) -> float:
+        """After minus before."""
+        return self.after - self.before
+
+    @property
+    def share(self) -> float | None:
+        """The difference as a share of what was before; None where that was 0."""
+        return self.difference / self.before if self.before else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LabelChange:
+    """The calls of one label, before and after."""
+
+    label: str | None
+    n: Change
+    """Calls."""
+    total_ms: Change
+    """Sum of their durations."""
+    mean_ms: Change | None
+    """Mean duration of those that ended; None where there are none on one side."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Comparison:
+    """What changed between two logs."""
+
+    wall_ms: Change
+    peak: Change
+    mean_in_flight: Change
+    calls: Change
+    total_ms: Change
+    """Sum of the durations of all calls."""
+    failed: Change
+    """Calls that failed: status 400 and above, time-outs, errors."""
+    outcomes: tuple[tuple[str, Change], ...]
+    """Calls by outcome, the most frequent first."""
+    labels: tuple[LabelChange, ...]
+    """In the order of their first start; those that only came after the change last."""
+    keep: bool
+    """Whether the change is worth keeping: see `reason`."""
+    reason: str
+    """Why, or why not, in one sentence."""
+
+
+def compare(before: Columns, after: Columns) -> Comparison:
+    """Compare two logs of one program.
+
+    Only the sum of all calls decides whether they became slower, not each label: a label of few calls scatters.
+
+    Args:
+        before: The calls of the first log.
+        after: Those of the second.
+
+    Returns:
+        The changes. `keep` is False where either log is empty, and where they made different numbers of calls: less
+        work done sooner is no better structure.
+    """
+    both = (summarize(before), summarize(after))
+    walls = Change(both[0].wall_ns / MS, both[1].wall_ns / MS)
+    totals = Change(*(sum(group.in_flight_ms for group in one.by_label) for one in both))
+    logical = Change(*(_n_logical(columns) for columns in (before, after)))
+    failures = Change(*(one.n_errors for one in both))
+    keep, reason = _judge(walls, totals, logical, failures)
+    return Comparison(
+        wall_ms=walls,
+        peak=Change(*(one.peak for one in both)),
+        mean_in_flight=Change(*(one.mean_in_flight for one in both)),
+        calls=Change(*(one.n for one in both)),
+        total_ms=totals,
+        failed=failures,
+        outcomes=_outcomes(both[0].outcomes, both[1].outcomes),
+        labels=_labels(both[0].by_label, both[1].by_label),
+        keep=keep,
+        reason=reason,
+    )
+
+
+def _n_logical(columns: Columns) -> int:
+    """Logical calls: retries more or fewer are no other work."""
+    return sum(unit.n_logical for unit in units(CountedCalls.of(columns)))
+
+
+def _judge(walls: Change, totals: Change, logical: Change, failures: Change) -> tuple[bool, str]:
+    """Whether to keep a change, and why."""
+    if not walls.before or not walls.after:
+        return False, "nothing to compare: a log holds no call that took any time"
+    if logical.before != logical.after:
+        return False, f"not comparable: {logical.before:.0f} calls before, {logical.after:.0f} after"
+    if failures.difference > 0:
+        return False, f"{failures.after:.0f} calls failed, {failures.before:.0f} before"
+    fell, rose = -(walls.share or 0.0), totals.share or 0.0
+    if fell < WALL_TOLERANCE:
+        return False, f"the wall did not fall by {WALL_TOLERANCE:.0%} or more"
+    if rose > TOTAL_TOLERANCE:
+        return False, f"the wall fell by {fell:.0%}, but the calls took {rose:.0%} longer in sum"
+    return True, f"the wall fell by {fell:.0%}, and the calls took no longer in sum"
+
+
+def _outcomes(before: tuple[Tally, ...], after: tuple[Tally, ...]) -> tuple[tuple[str, Change], ...]:
+    counts = Counter(dict(before)), Counter(dict(after))
+    names = sorted(counts[0].keys() | counts[1].keys(), key=lambda name: (-counts[0][name] - counts[1][name], name))
+    return tuple((name, Change(counts[0][name], counts[1][name])) for name in names)
+
+
+def _labels(before: tuple[Group, ...], after: tuple[Group, ...]) -> tuple[LabelChange, ...]:
+    groups = {group.label: group for group in before}, {group.label: group for group in after}
+    return tuple(_label(label, groups[0].get(label), groups[1].get(label)) for label in {**groups[0], **groups[1]})
+
+
+def _label(label: str | None, before: Group | None, after: Group | None) -> LabelChange:
+    both = (before, after)
+    means = [group.total.mean_ms for group in both if group is not None and group.total.mean_ms is not None]
+    return LabelChange(
+        label,
+        Change(*(group.n if group else 0 for group in both)),
+        Change(*(group.in_flight_ms if group else 0.0 for group in both)),
+        Change(*means) if len(means) == 2 else None,
+    )

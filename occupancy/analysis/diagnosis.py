@@ -1,0 +1,202 @@
+"""What holds a program back: a verdict for each run, and the causes, each with its evidence.
+
+A finding is made only where the columns show its evidence; where they do not, nothing is said. Structure is judged run
+by run (`units`), what happens in a client, a loop or a connection process by process. Where one cause brings another
+about, only the first is told: `EXPLAINS`.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from occupancy.analysis.causes_capped import find_pool_cap, find_queue_cap, places_by_process
+from occupancy.analysis.causes_exchange import find_buffered, find_late, find_not_reused, find_unclosed
+from occupancy.analysis.causes_load import find_rising_errors, find_server_queue
+from occupancy.analysis.causes_loop import find_stalls, find_sync, threads_of
+from occupancy.analysis.causes_retries import find_backoff, find_stacked
+from occupancy.analysis.causes_shape import find_barrier, find_idle, find_serial, shape_of
+from occupancy.analysis.columns import Columns
+from occupancy.analysis.distribution import MS
+from occupancy.analysis.findings import Cause, Diagnosis, Finding, Verdict, merged
+from occupancy.analysis.groups import CountedCalls
+from occupancy.analysis.overlap import MOST_CALLS, RunOverlap, overlap_of
+from occupancy.analysis.steps import Int64
+from occupancy.analysis.units import Unit, units
+
+MOST_RUNS = 1_000
+"""Runs whose causes are looked for, those with the most calls: what holds more of them back holds these back too."""
+
+EXPLAINS: dict[Cause, frozenset[Cause]] = {
+    Cause.SYNC_IN_EVENT_LOOP: frozenset(
+        {Cause.SERIAL, Cause.PARTLY_OVERLAPPED, Cause.CAPPED_SEMAPHORE, Cause.LOOP_STALLS, Cause.BARRIER,
+         Cause.LATE_POOL, Cause.BUFFERED_STREAM, Cause.MOSTLY_IDLE}
+    ),
+    Cause.CAPPED_EXECUTOR: frozenset({Cause.SERIAL, Cause.PARTLY_OVERLAPPED, Cause.BARRIER}),
+    Cause.CAPPED_SEMAPHORE: frozenset({Cause.SERIAL, Cause.PARTLY_OVERLAPPED, Cause.BARRIER}),
+    Cause.CAPPED_POOL: frozenset({Cause.LATE_POOL, Cause.PARTLY_OVERLAPPED, Cause.BARRIER}),
+    Cause.BARRIER: frozenset({Cause.PARTLY_OVERLAPPED}),
+    Cause.UNCLOSED_RESPONSES: frozenset({Cause.CAPPED_POOL, Cause.LATE_POOL, Cause.SERIAL, Cause.PARTLY_OVERLAPPED}),
+    Cause.NOT_REUSED: frozenset({Cause.LATE_CONNECT, Cause.LATE_TLS}),
+    Cause.STACKED_RETRIES: frozenset(
+        {Cause.RETRY_BACKOFF, Cause.MOSTLY_IDLE, Cause.SERIAL, Cause.PARTLY_OVERLAPPED, Cause.BARRIER}
+    ),
+    Cause.RETRY_BACKOFF: frozenset({Cause.MOSTLY_IDLE}),
+    Cause.MOSTLY_IDLE: frozenset({Cause.SERIAL, Cause.PARTLY_OVERLAPPED}),
+    Cause.LOOP_STALLS: frozenset({Cause.LATE_POOL, Cause.BUFFERED_STREAM}),
+    Cause.ERRORS_RISE: frozenset({Cause.LATE_SERVER}),
+}  # fmt: skip
+"""Causes that another one brings about, in the same run or where one of the two is about the whole process."""
+
+
+def diagnose(columns: Columns, until_ns: int | None = None) -> Diagnosis:
+    """Say what holds a program back.
+
+    Args:
+        columns: The calls of a log, all fields of `Call`.
+        until_ns: For a live log the time now, ns on the calls' clock: open calls are in flight until then.
+
+    Returns:
+        No verdict and no finding without calls.
+    """
+    calls, n_nested = _without_nested(columns, until_ns)
+    found = units(calls)
+    overlaps = [_overlap(unit) for unit in found]
+    shapes = [shape_of(unit, overlap) for unit, overlap in zip(found, overlaps, strict=True)]
+    verdicts = tuple(_verdict(unit, shape) for unit, shape in zip(found, shapes, strict=True))
+    largest = np.argsort([-unit.n for unit in found], kind="stable")[:MOST_RUNS].tolist()
+    findings = [finding for index in largest for finding in _of_unit(found[index], shapes[index], overlaps[index])]
+    for place in places_by_process(calls):
+        findings += _of_process(calls, place)
+    warnings = tuple(_warnings(calls, n_nested, until_ns is not None, verdicts))
+    return Diagnosis(verdicts, _process_verdict(calls, verdicts), merged(_unexplained(findings, found)), warnings)
+
+
+def _overlap(unit: Unit) -> list[RunOverlap]:
+    return overlap_of(unit) if unit.certain and 1 < unit.n <= MOST_CALLS else []
+
+
+def _of_unit(unit: Unit, shape: Cause, overlap: list[RunOverlap]) -> list[Finding]:
+    """Causes that lie in one run."""
+    retries = [*find_stacked(unit), *find_backoff(unit)]
+    if unit.n < 2 or shape is Cause.UNKNOWN:
+        return retries + (find_queue_cap(unit) if unit.pool is not None and unit.certain else [])
+    return [
+        *retries, *find_queue_cap(unit), *find_barrier(unit), *find_idle(unit), *find_serial(unit, shape, overlap),
+    ]  # fmt: skip
+
+
+def _of_process(calls: CountedCalls, place: Int64) -> Iterator[Finding]:
+    """Causes that lie in one process."""
+    for detect in (
+        find_pool_cap, find_late, find_not_reused, find_buffered, find_unclosed, find_server_queue, find_rising_errors,
+    ):  # fmt: skip
+        yield from detect(calls, place)
+    for thread in threads_of(calls, place):
+        yield from find_sync(calls, thread)
+        yield from find_stalls(calls, thread)
+
+
+def _unexplained(findings: list[Finding], found: list[Unit]) -> list[Finding]:
+    """Leave out what another finding brings about."""
+    runs_of = {unit.name: set(unit.column("run").tolist()) | {unit.name} for unit in found if unit.n < MOST_CALLS}
+
+    def meet(one: Finding, other: Finding) -> bool:
+        mine, theirs = ({run for name in each.runs for run in runs_of.get(name, {name})} for each in (one, other))
+        return not mine or not theirs or bool(mine & theirs)
+
+    by_cause: dict[Cause, list[Finding]] = {}
+    for finding in findings:
+        by_cause.setdefault(finding.cause, []).append(finding)
+    return [
+        finding
+        for finding in findings
+        if not any(
+            meet(finding, other)
+            for cause, effects in EXPLAINS.items()
+            if finding.cause in effects
+            for other in by_cause.get(cause, ())
+        )
+    ]
+
+
+def _verdict(unit: Unit, shape: Cause) -> Verdict:
+    drawn = unit.steps
+    return Verdict(
+        unit.name, shape, unit.n, unit.n_logical, drawn.peak, drawn.mean, drawn.wall_ns / MS, _sentence(unit, shape)
+    )
+
+
+def _sentence(unit: Unit, shape: Cause) -> str:
+    n, drawn = unit.n_logical, unit.steps
+    if shape is Cause.ONE_CALL:
+        return "one call: 1 in flight is right"
+    if shape is Cause.UNKNOWN:
+        return (
+            f"up to {drawn.peak} in flight at once, but whether these calls are of one run is not known: "
+            "mark runs with occupancy.agent_run"
+        )
+    if shape is Cause.SERIAL:
+        return f"serial: {n} calls, one after another"
+    branches = _serial_branches(unit)
+    inside = f"; {branches} branches at once, each serial in itself" if branches else ""
+    return f"{shape}: up to {drawn.peak} in flight, mean {drawn.mean:.2f}{inside}"
+
+
+def _serial_branches(unit: Unit) -> int:
+    """Flows of several calls each, where two or more are under way at once: 0 where there are no such branches."""
+    if unit.pool is not None:
+        return 0
+    counts = np.bincount(unit.flow)
+    return int(np.count_nonzero(counts > 1)) if np.count_nonzero(counts > 1) > 1 else 0
+
+
+def _process_verdict(calls: CountedCalls, verdicts: tuple[Verdict, ...]) -> Verdict | None:
+    """The verdict on all runs together: what they are each, and what they are at once."""
+    if not verdicts:
+        return None
+    if len(verdicts) == 1:
+        return verdicts[0]
+    whole = Unit(None, calls, np.concatenate(places_by_process(calls)))
+    drawn = whole.steps
+    several = [verdict for verdict in verdicts if verdict.cause is not Cause.ONE_CALL]
+    causes = {verdict.cause for verdict in several}
+    cause = next(iter(causes)) if len(causes) == 1 else Cause.ONE_CALL if not causes else Cause.UNKNOWN
+    at_once = f"up to {drawn.peak} in flight together"
+    if not several:
+        sentence = f"one call in each of {len(verdicts)} runs, {at_once}"
+    else:
+        kinds = [(cause, sum(verdict.cause is cause for verdict in verdicts)) for cause in Cause]
+        sentence = f"{len(verdicts)} runs: " + ", ".join(f"{n} {kind}" for kind, n in kinds if n) + f"; {at_once}"
+    return Verdict(None, cause, whole.n, sum(v.n_logical for v in verdicts), drawn.peak, drawn.mean,
+                   drawn.wall_ns / MS, sentence)  # fmt: skip
+
+
+def _without_nested(columns: Columns, until_ns: int | None) -> tuple[CountedCalls, int]:
+    """Leave out calls that are the parent span of another call which lies inside them: one call, told twice."""
+    calls = CountedCalls.of(columns, until_ns)
+    place_of = {span: place for place, span in enumerate(calls.columns["span_id"].tolist()) if span is not None}
+    nested = set()
+    for child, parent in enumerate(calls.columns["parent_span_id"].tolist()):
+        above = place_of.get(parent) if parent is not None else None
+        if above is not None and above != child and _contains(calls, above, child):
+            nested.add(above)
+    if not nested:
+        return calls, 0
+    keep = np.array([place not in nested for place in range(calls.n)])
+    return CountedCalls.of({name: column[keep] for name, column in calls.columns.items()}, until_ns), len(nested)
+
+
+def _contains(calls: CountedCalls, outer: int, inner: int) -> bool:
+    return bool(calls.start_ns[outer] <= calls.start_ns[inner] and calls.end_ns[inner] <= calls.end_ns[outer])
+
+
+def _warnings(calls: CountedCalls, n_nested: int, is_live: bool, verdicts: tuple[Verdict, ...]) -> Iterator[str]:
+    if n_nested:
+        yield f"{n_nested} calls hold another call's span inside: one call told twice, which would look like overlap"
+    n_open = int(np.count_nonzero(calls.is_open))
+    if n_open and not is_live:
+        yield f"{n_open} calls never ended: they count as in flight to the last sign of their process"
+    if len(verdicts) > MOST_RUNS:
+        yield f"causes were looked for in the {MOST_RUNS} runs with the most calls"
+    if any(verdict.cause is Cause.UNKNOWN for verdict in verdicts):
+        yield "some calls cannot be told apart by run: mark runs with occupancy.agent_run"

@@ -1,0 +1,392 @@
+"""What overlap would gain: calls that ran one after another although none is known to need the other.
+
+A program is taken as a graph. Its nodes are logical calls (attempts of one taken together) of the lengths they had; an
+edge says that a call needs an earlier one. What the program does itself between what a call needs and its start stays
+as long as it was. The longest path through the graph (the critical path) is then the least wall time, with every call
+as slow as before: a bound, not a promise, since a server or a limit may answer more slowly when more is in flight.
+
+What a call B needs, among the calls that ended before it starts:
+
+1. What its label declares: `label("fetch", after="plan")` needs the calls labelled `plan`, and nothing else.
+2. What is shown: `depends[(label of A, label of B)]`.
+3. Otherwise everything, except its neighbours in a stage: a stretch of calls without another kind in between, either
+   - tool calls after a model call: a model usually asks for several tools at once, so one does not need another;
+   - calls from one line, reached in one way: the turns of a loop.
+   Two model calls on different lines are never in one stage: the second usually reads what the first wrote.
+
+Rule 3 makes calls "possibly independent", no more. A tool is a call of kind `tool`, or one whose label begins with
+`tool` or `execute_tool`, as OpenTelemetry names the spans of tools.
+"""
+
+import dataclasses
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from itertools import pairwise
+
+import numpy as np
+
+from occupancy.analysis.columns import Columns
+from occupancy.analysis.distribution import MS
+from occupancy.analysis.findings import sites_of
+from occupancy.analysis.groups import CountedCalls
+from occupancy.analysis.units import Unit, units
+from occupancy.call import Frame, Kind
+
+Depends = Mapping[tuple[str | None, str | None], bool]
+"""For labels (A, B): whether B is shown to need A, or shown not to. A pair that is absent is not known."""
+
+MOST_CALLS = 50_000
+"""Logical calls of one run that are looked at: more take seconds, and are no agent's run."""
+TOOL_LABELS = ("tool", "execute_tool")
+
+
+class Basis(StrEnum):
+    """Why calls are taken not to need each other."""
+
+    DECLARED = "declared"
+    SHOWN = "shown"
+    POSSIBLE = "possibly independent"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SerialGroup:
+    """Calls that ran one after another, none of which is known to need another."""
+
+    labels: tuple[str | None, ...]
+    """Distinct, in the order of their starts."""
+    call_sites: tuple[Frame, ...]
+    """Distinct, in the same order, at most `SITES`."""
+    n: int
+    basis: Basis
+    """The weakest of those it rests on."""
+    serial_ms: float
+    """Time with at least one of them in flight, as they ran."""
+    overlapped_ms: float
+    """The longest of them: the least time all would take at once."""
+
+    @property
+    def gain_ms(self) -> float:
+        """What overlapping these alone would gain at most."""
+        return self.serial_ms - self.overlapped_ms
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunOverlap:
+    """What overlap would gain in one run, or in one of its branches where several run at once."""
+
+    run: str | None
+    n: int
+    """Logical calls."""
+    wall_ms: float
+    bound_ms: float
+    """The least wall time, by the critical path; never more than `wall_ms`."""
+    groups: tuple[SerialGroup, ...]
+    """The largest gain first."""
+
+    @property
+    def gain_ms(self) -> float:
+        """Wall time that overlap may gain."""
+        return self.wall_ms - self.bound_ms
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Overlap:
+    """What overlap would gain, run by run."""
+
+    runs: tuple[RunOverlap, ...]
+    """The largest gain first."""
+    n_skipped: int
+    """Runs that are not known to be one, or have more than `MOST_CALLS` calls: nothing is said of them."""
+
+    @property
+    def best(self) -> RunOverlap | None:
+        """The run that would gain most; None where none would gain anything."""
+        return self.runs[0] if self.runs and self.runs[0].gain_ms > 0 else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """One logical call."""
+
+    start_ns: int
+    end_ns: int
+    label: str | None
+    after: frozenset[str]
+    flavor: tuple[object, ...] | None
+    """Nodes of one flavor may share a stage; None shares with nobody."""
+    frame: Frame | None
+
+    @property
+    def length_ns(self) -> int:
+        """Its duration."""
+        return self.end_ns - self.start_ns
+
+
+def find_overlap(columns: Columns, until_ns: int | None = None, depends: Depends | None = None) -> Overlap:
+    """Find what overlap would gain in each run.
+
+    Args:
+        columns: The calls of a log.
+        until_ns: For a live log the time now, ns on the calls' clock.
+        depends: What is shown about labels, besides what they declare.
+
+    Returns:
+        Runs of at least two logical calls; empty without any.
+    """
+    found = units(CountedCalls.of(columns, until_ns))
+    fit = [unit for unit in found if unit.certain and unit.n <= MOST_CALLS]
+    runs = [run for unit in fit for run in overlap_of(unit, depends)]
+    return Overlap(tuple(sorted(runs, key=lambda run: -run.gain_ms)), len(found) - len(fit))
+
+
+def overlap_of(unit: Unit, depends: Depends | None = None) -> list[RunOverlap]:
+    """Find what overlap would gain in one unit.
+
+    Branches that run at once (tasks or threads that each make several calls, as gathered agents do) are looked at one
+    by one: what they do together is overlapped already.
+
+    Returns:
+        One for the unit or for each branch; empty where there are not two logical calls.
+    """
+    branches = branches_of(unit)
+    found = []
+    for branch in branches:
+        chain = nodes_of(branch, loops=len(branches) == 1)
+        if len(chain) > 1:
+            bound_ns, groups = critical_path(chain, depends)
+            wall_ns = max(node.end_ns for node in chain) - chain[0].start_ns
+            found.append(RunOverlap(unit.name, len(chain), wall_ns / MS, bound_ns / MS, groups))
+    return found
+
+
+def branches_of(unit: Unit) -> list[Unit]:
+    """Split a unit into flows where two that make several calls each are under way at once; else give it whole."""
+    if unit.pool is not None:
+        return [unit]  # an executor's threads are no flows of the program's
+    counts = np.bincount(unit.flow)
+    several = np.flatnonzero(counts > 1)
+    last_end_ns = -1
+    for flow in sorted(several.tolist(), key=lambda flow: int(unit.start_ns[np.argmax(unit.flow == flow)])):
+        mine = unit.flow == flow
+        if last_end_ns > int(unit.start_ns[mine][0]):
+            return [unit.of(unit.flow == flow) for flow in several.tolist()]
+        last_end_ns = max(last_end_ns, int(unit.end_ns[mine].max()))
+    return [unit]
+
+
+def nodes_of(unit: Unit, *, loops: bool = True) -> list[Node]:
+    """Give the logical calls of a unit in the order of their starts.
+
+    Args:
+        unit: The calls.
+        loops: Whether the turns of a loop may be independent. Not in one of several branches: workers that share a list
+            of work are loops too, and overlap as much as they are meant to.
+    """
+    end_ns = np.zeros(unit.n_logical, dtype=np.int64)
+    np.maximum.at(end_ns, unit.logical, unit.end_ns)
+    first = np.unique(unit.logical, return_index=True)[1]
+    labels, after, kinds = (unit.column(name)[first].tolist() for name in ("label", "after", "kind"))
+    stacks, frames = unit.column("call_stack")[first].tolist(), [unit.frames[place] for place in first]
+    starts_ns = unit.start_ns[first].tolist()
+    nodes, seen_model = [], False
+    for place, label in enumerate(labels):
+        is_tool = kinds[place] == Kind.TOOL or (label or "").startswith(TOOL_LABELS)
+        seen_model = seen_model or not is_tool
+        flavor: tuple[object, ...] | None = (stacks[place],) if loops and stacks[place] else None
+        if is_tool and seen_model:
+            flavor = ("tool",)
+        declared = frozenset((after[place] or "").split("\n")) - {""}
+        nodes.append(Node(starts_ns[place], int(end_ns[place]), label, declared, flavor, frames[place]))
+    return nodes
+
+
+class _Done:
+    """The latest ends, as they were and as they could be, of calls by label; and the time that calls took till now."""
+
+    def __init__(self) -> None:
+        self.ends: dict[str | None, tuple[int, int]] = {}
+        self.latest: tuple[int, int] | None = None
+
+    def add(self, label: str | None, end_ns: int, early_ns: int) -> None:
+        self.ends[label] = _later(self.ends.get(label), (end_ns, early_ns))
+        self.latest = _later(self.latest, (end_ns, early_ns))
+
+    def absorb(self, other: "_Done") -> None:
+        for label, (end_ns, early_ns) in other.ends.items():
+            self.add(label, end_ns, early_ns)
+        other.ends, other.latest = {}, None
+
+
+def _later(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int]:
+    if one is None or other is None:
+        return other or one or (0, 0)
+    return max(one[0], other[0]), max(one[1], other[1])
+
+
+class _Cover:
+    """The union of the intervals of calls that have ended, which come in the order of their ends."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._before: list[int] = []
+
+    def add(self, start_ns: int, end_ns: int) -> None:
+        while self._starts and self._ends[-1] >= start_ns:
+            start_ns = min(start_ns, self._starts.pop())
+            self._ends.pop()
+            self._before.pop()
+        self._before.append(self._before[-1] + self._ends[-1] - self._starts[-1] if self._starts else 0)
+        self._starts.append(start_ns)
+        self._ends.append(end_ns)
+
+    def since(self, t_ns: int) -> int:
+        """How much of the time from `t_ns` on is covered."""
+        if not self._starts:
+            return 0
+        all_ns = self._before[-1] + self._ends[-1] - self._starts[-1]
+        place = bisect_right(self._starts, t_ns) - 1
+        if place < 0:
+            return all_ns
+        return all_ns - self._before[place] - min(t_ns, self._ends[place]) + self._starts[place]
+
+
+def critical_path(nodes: list[Node], depends: Depends | None = None) -> tuple[int, tuple[SerialGroup, ...]]:
+    """Find the least wall time, and the groups that ran one after another without need.
+
+    Each call starts as early as what it needs allows, later by what the program did itself in between: the time from
+    the last end it needs to its start that no call which ended before covers. So no call starts later than it did.
+
+    Args:
+        nodes: Logical calls in the order of their starts.
+        depends: What is shown about labels.
+
+    Returns:
+        `(ns from the first start to the last end, groups)`; `(0, ())` for no nodes.
+    """
+    if not nodes:
+        return 0, ()
+    first_ns, done, in_stage, cover = nodes[0].start_ns, _Done(), _Done(), _Cover()
+    early_ends = [0] * len(nodes)
+    stages = _stages(nodes, depends)
+    stage = -1
+    for place, starts in _events(nodes):
+        node = nodes[place]
+        if not starts:
+            cover.add(node.start_ns, node.end_ns)
+            (in_stage if stages[place] == stage else done).add(node.label, node.end_ns, early_ends[place])
+            continue
+        if stages[place] != stage:
+            done.absorb(in_stage)
+            stage = stages[place]
+        needed_ns, early_ns = _needed(node, done, in_stage, depends) or (first_ns, first_ns)
+        own_ns = node.start_ns - needed_ns - cover.since(needed_ns)
+        early_ends[place] = early_ns + own_ns + node.length_ns
+    return max(early_ends) - first_ns, _groups(nodes, stages, depends)
+
+
+def _events(nodes: list[Node]) -> Iterator[tuple[int, bool]]:
+    """Starts and ends as `(place, whether it starts)` in order of time, ends first, but of no call before its start."""
+    events = [(node.start_ns, True, place, 0) for place, node in enumerate(nodes)]
+    events += [(node.end_ns, node.end_ns == node.start_ns, place, 1) for place, node in enumerate(nodes)]
+    for _, _, place, ends in sorted(events):
+        yield place, not ends
+
+
+def _needed(node: Node, done: _Done, in_stage: _Done, depends: Depends | None) -> tuple[int, int] | None:
+    """The latest end, as it was and as it could be, among what a call needs; None where it needs nothing."""
+    declared = [ends for one in (done, in_stage) for label, ends in one.ends.items() if label in node.after]
+    if declared:
+        return max(ends[0] for ends in declared), max(ends[1] for ends in declared)
+    if not depends:
+        return done.latest
+    needed = [
+        ends
+        for one, by_default in ((done, True), (in_stage, False))
+        for label, ends in one.ends.items()
+        if depends.get((label, node.label), by_default)
+    ]
+    return (max(ends[0] for ends in needed), max(ends[1] for ends in needed)) if needed else None
+
+
+def _stages(nodes: list[Node], depends: Depends | None) -> list[int]:
+    """Number the stages: a call that needs none of the stage before it, by any rule, joins it."""
+    stages: list[int] = []
+    labels: set[str | None] = set()
+    flavors: set[object] = set()
+    for node in nodes:
+        if stages and _basis(node, labels, flavors, depends) is not None:
+            stages.append(stages[-1])
+        else:
+            stages.append(stages[-1] + 1 if stages else 0)
+            labels, flavors = set(), set()
+        labels.add(node.label)
+        flavors.add(node.flavor)
+    return stages
+
+
+def _basis(node: Node, labels: set[str | None], flavors: set[object], depends: Depends | None) -> Basis | None:
+    """Why a call needs none of some others before it, of these labels and flavors; None where it may."""
+    if node.after:
+        return None if node.after & labels else Basis.DECLARED
+    shown = {(depends or {}).get((label, node.label)) for label in labels}
+    if True in shown:
+        return None
+    if shown == {False}:
+        return Basis.SHOWN
+    return Basis.POSSIBLE if node.flavor is not None and flavors == {node.flavor} else None
+
+
+def _groups(nodes: list[Node], stages: list[int], depends: Depends | None) -> tuple[SerialGroup, ...]:
+    """Join what ran one after another within each stage, by labels and call sites over all stages."""
+    by_stage: dict[int, list[Node]] = defaultdict(list)
+    for node, stage in zip(nodes, stages, strict=True):
+        by_stage[stage].append(node)
+    alike: dict[tuple[object, ...], SerialGroup] = {}
+    for members in by_stage.values():
+        group = _serial_group(members, depends)
+        if group is not None:
+            key = (group.labels, group.call_sites)
+            alike[key] = group if key not in alike else _sum(alike[key], group)
+    return tuple(sorted(alike.values(), key=lambda group: -group.gain_ms))
+
+
+def _serial_group(members: list[Node], depends: Depends | None) -> SerialGroup | None:
+    """What a stage could gain; None where all its calls were in flight together."""
+    serial_ns, until_ns = 0, members[0].start_ns
+    for node in members:
+        serial_ns += max(node.end_ns - max(node.start_ns, until_ns), 0)
+        until_ns = max(until_ns, node.end_ns)
+    longest_ns = max(node.length_ns for node in members)
+    n_after_another = sum(node.start_ns >= before.end_ns for before, node in pairwise(members))
+    if not n_after_another or serial_ns <= longest_ns:
+        return None
+    return SerialGroup(
+        labels=tuple(dict.fromkeys(node.label for node in members)),
+        call_sites=sites_of(node.frame for node in members),
+        n=len(members),
+        basis=_weakest(members, depends),
+        serial_ms=serial_ns / MS,
+        overlapped_ms=longest_ns / MS,
+    )
+
+
+def _weakest(members: list[Node], depends: Depends | None) -> Basis:
+    labels, flavors, found = {members[0].label}, {members[0].flavor}, []
+    for node in members[1:]:
+        found.append(_basis(node, labels, set(flavors), depends) or Basis.POSSIBLE)
+        labels.add(node.label)
+        flavors.add(node.flavor)
+    return max(found, key=list(Basis).index)
+
+
+def _sum(one: SerialGroup, other: SerialGroup) -> SerialGroup:
+    return dataclasses.replace(
+        one,
+        n=one.n + other.n,
+        basis=max(one.basis, other.basis, key=list(Basis).index),
+        serial_ms=one.serial_ms + other.serial_ms,
+        overlapped_ms=one.overlapped_ms + other.overlapped_ms,
+    )
