@@ -217,23 +217,25 @@ def describe(span: Any, call: Call, unix_offset_ns: int) -> None:
 
 def new_attributes(call: Call, present: Any) -> dict[str, str | int | float]:
     """The span attributes of a call; those of others' names only where nobody has set them."""
-    new = dict(attributes(call))
+    new = attributes(call)
     for name, value in conventional_attributes(call):
         if name not in present:
             new[name] = value
     return new
 
 
-def attributes(call: Call) -> Iterator[tuple[str, str | int | float]]:
+def attributes(call: Call) -> dict[str, str | int | float]:
     """The attributes of our own; what is absent is left out."""
+    found: dict[str, str | int | float] = {}
     for name, key in _FIELD_KEYS:
         value = getattr(call, name)
         if value is not None:
-            yield key, value
+            found[key] = value
     for name, key in _PHASE_KEYS:
         spent_ns = getattr(call, name)
         if spent_ns is not None:
-            yield key, spent_ns / 1e6
+            found[key] = spent_ns / 1e6
+    return found
 
 
 def conventional_attributes(call: Call) -> Iterator[tuple[str, str | int | float]]:

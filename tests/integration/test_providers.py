@@ -131,6 +131,14 @@ def test_disabled_sdk_gives_no_span_and_a_complete_log(tmp_path: Path) -> None:
     assert told["spans"] == []
 
 
+def test_spans_that_are_switched_off_are_as_they_would_be_without_us(tmp_path: Path) -> None:
+    program = START + PROVIDER + OURS + CALL_BOTH + INSTRUMENT_BOTH + CALL_BOTH
+    told = host_program.run(tmp_path, program + TELL, env={"OCCUPANCY_SPANS": "0"})
+    assert [(call["outcome"], call["span_id"]) for call in told["calls"]] == [("ok", None)] * 4
+    assert len(told["spans"]) == 2  # by the host's instrumentors
+    assert not [name for span in told["spans"] for name in span["attributes"] if name.startswith("occupancy.")]
+
+
 @pytest.mark.parametrize("alias_first", [True, False])
 def test_alias_is_seen_once(tmp_path: Path, alias_first: bool) -> None:
     alias = """

@@ -405,7 +405,7 @@ def test_what_others_have_set_is_left_alone(host: Host, clock: Clock) -> None:
 
 
 def test_attributes_of_an_empty_call_are_those_that_it_always_has() -> None:
-    assert dict(spans.attributes(Call())) == {
+    assert spans.attributes(Call()) == {
         "occupancy.outcome": "open",
         "occupancy.kind": "tool",
         "occupancy.attempt": 0,
@@ -422,7 +422,7 @@ def test_attributes_of_a_full_call() -> None:
         client_ns=1_000, gate_ns=2_000, pool_ns=3_000, connect_ns=4_000, tls_ns=5_000, send_ns=6_000, wait_ns=7_000,
         receive_ns=8_000, connection_reused=False, error_type="429", call_stack=(Frame("/app/main.py", 3, "main"),),
     )  # fmt: skip
-    assert dict(spans.attributes(call)) == {
+    assert spans.attributes(call) == {
         "occupancy.in_flight_start": 2,
         "occupancy.in_flight_end": 1,
         "occupancy.wait_first_ms": 2.0,
