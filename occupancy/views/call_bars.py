@@ -10,6 +10,7 @@ from occupancy.analysis.distribution import number
 from occupancy.analysis.steps import Int64, closed_end, counted, is_open
 from occupancy.analysis.summary import PHASES, failed
 from occupancy.call import Outcome
+from occupancy.views.timeline import NO_LABEL
 
 REST = "not told apart"
 """The part of a call of which no phase is known."""
@@ -144,3 +145,8 @@ def _edges(columns: Columns, end_ns: Int64) -> Int64:
 def printable(text: str) -> str:
     """Replace what no font shows (line breaks, controls, lone surrogates) by `?`."""
     return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def label_name(label: str | None) -> str:
+    """Name a label so that it can be drawn."""
+    return NO_LABEL if label is None else printable(label)

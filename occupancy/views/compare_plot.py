@@ -1,60 +1,25 @@
 """Before and after: the steps of two logs, and beside them what each label's calls cost in all."""
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from occupancy.analysis.columns import Columns
-from occupancy.analysis.summary import Summary, summarize
-from occupancy.views.call_bars import printable
+from occupancy.analysis.comparison import LabelChange, compare
+from occupancy.views.call_bars import label_name, printable
 from occupancy.views.step_plot import IN_FLIGHT, INK, QUIET
 from occupancy.views.step_plot import compare_plot as step_panels
 from occupancy.views.text import count, duration, shorten
-from occupancy.views.timeline import NO_LABEL
 
 BEFORE, AFTER = "#A9A9A9", IN_FLIGHT
 MAX_LABELS = 12
 NAME_WIDTH = 20
 WIDTH_INCHES = 13.0
 MS = 1e6
-
-
-class LabelChange(NamedTuple):
-    """What the calls of one label cost, before and after."""
-
-    label: str | None
-    n_before: int
-    n_after: int
-    before_ms: float
-    """Sum of the durations, ms; 0.0 without calls."""
-    after_ms: float
-
-    @property
-    def name(self) -> str:
-        """The label, fit to be drawn."""
-        return NO_LABEL if self.label is None else printable(self.label)
-
-
-def label_changes(before: Summary, after: Summary) -> list[LabelChange]:
-    """Set the totals of each label of two logs side by side.
-
-    Returns:
-        Every label of either log, those with most time in flight first; empty when neither has calls.
-    """
-    old, new = ({group.label: group for group in summary.by_label} for summary in (before, after))
-    changes = [
-        LabelChange(
-            label,
-            old[label].n if label in old else 0,
-            new[label].n if label in new else 0,
-            old[label].in_flight_ms if label in old else 0.0,
-            new[label].in_flight_ms if label in new else 0.0,
-        )
-        for label in dict.fromkeys((*old, *new))
-    ]
-    return sorted(changes, key=lambda change: -max(change.before_ms, change.after_ms))
 
 
 def compare_plot(before: Columns, after: Columns, *, names: tuple[str, str] = ("before", "after")) -> Figure:
@@ -77,8 +42,13 @@ def compare_plot(before: Columns, after: Columns, *, names: tuple[str, str] = ("
     grid = figure.add_gridspec(2, 2, width_ratios=(2.6, 1))
     for row, ax in enumerate(panels):
         ax.set_subplotspec(grid[row, 0])
-    _draw_totals(figure.add_subplot(grid[:, 1]), label_changes(summarize(before), summarize(after)), names)
+    _draw_totals(figure.add_subplot(grid[:, 1]), largest_first(compare(before, after).labels), names)
     return figure
+
+
+def largest_first(changes: Iterable[LabelChange]) -> list[LabelChange]:
+    """Sort labels by the time of all their calls, before or after, whichever is more."""
+    return sorted(changes, key=lambda change: -max(change.total_ms.before, change.total_ms.after))
 
 
 def _draw_totals(ax: Axes, changes: list[LabelChange], names: tuple[str, str]) -> None:
@@ -98,17 +68,17 @@ def _draw_totals(ax: Axes, changes: list[LabelChange], names: tuple[str, str]) -
         return
     rows = np.arange(len(shown))
     ax.set_ylim(len(shown) - 0.4, -0.6)
-    ax.set_xlim(0, 1.55 * max(max(change.before_ms, change.after_ms) for change in shown) or 1)
-    ax.set_yticks(rows, [shorten(change.name, NAME_WIDTH) for change in shown], parse_math=False)
+    ax.set_xlim(0, 1.55 * max(max(change.total_ms.before, change.total_ms.after) for change in shown) or 1)
+    ax.set_yticks(rows, [shorten(label_name(change.label), NAME_WIDTH) for change in shown], parse_math=False)
     ax.tick_params(axis="y", length=0, labelcolor=INK, labelsize=9)
-    _draw_side(ax, rows - 0.19, [(change.before_ms, change.n_before) for change in shown], names[0], BEFORE)
-    _draw_side(ax, rows + 0.19, [(change.after_ms, change.n_after) for change in shown], names[1], AFTER)
+    _draw_side(ax, rows - 0.19, [(change.total_ms.before, change.n.before) for change in shown], names[0], BEFORE)
+    _draw_side(ax, rows + 0.19, [(change.total_ms.after, change.n.after) for change in shown], names[1], AFTER)
     ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=9, frameon=False, borderaxespad=0.2,
               handlelength=1.2, columnspacing=1.2, labelcolor=QUIET)  # fmt: skip
 
 
-def _draw_side(ax: Axes, y: np.ndarray, totals: list[tuple[float, int]], name: str, colour: str) -> None:
+def _draw_side(ax: Axes, y: NDArray[Any], totals: list[tuple[float, float]], name: str, colour: str) -> None:
     ax.barh(y, [ms for ms, _ in totals], 0.34, color=colour, label=printable(name))
     for at, (ms, n) in zip(y.tolist(), totals, strict=True):
-        told = f"{duration(ms * MS)}, {count(n, 'call')}" if n else "none"
+        told = f"{duration(ms * MS)}, {count(int(n), 'call')}" if n else "none"
         ax.annotate(told, (ms, at), (5, 0), textcoords="offset points", va="center", fontsize=8, color=QUIET)

@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from occupancy.analysis.distribution import number
 from occupancy.analysis.steps import Int64, Steps, steps
-from occupancy.views.call_bars import SEGMENTS, CallBars, printable
+from occupancy.views.call_bars import SEGMENTS, CallBars, label_name
 from occupancy.views.text import count
-from occupancy.views.timeline import NO_LABEL
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +41,7 @@ def label_rows(bars: CallBars, limit: int) -> list[LabelRow]:
     by_row = bars.take(np.argsort(row, kind="stable"))
     ends = np.cumsum(np.bincount(row, minlength=busiest.size))
     parts = [by_row.take(slice(start, end)) for start, end in zip([0, *ends], ends, strict=False)]
-    rows = [_row(_name(labels[place]), part) for place, part in zip(busiest.tolist(), parts, strict=False)]
+    rows = [_row(label_name(labels[place]), part) for place, part in zip(busiest.tolist(), parts, strict=False)]
     rows.sort(key=lambda row: int(row.bars.start_ns.min()))
     others = [_row(count(len(labels) - len(rows), "other"), part) for part in parts[len(rows) :]]
     return rows + others
@@ -50,10 +49,6 @@ def label_rows(bars: CallBars, limit: int) -> list[LabelRow]:
 
 def _row(name: str, bars: CallBars) -> LabelRow:
     return LabelRow(name, bars, steps(bars.start_ns, bars.end_ns))
-
-
-def _name(label: str | None) -> str:
-    return NO_LABEL if label is None else printable(label)
 
 
 def wall_slots(bars: CallBars, n: int) -> Int64:

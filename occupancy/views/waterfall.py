@@ -12,10 +12,9 @@ from matplotlib.figure import Figure
 from occupancy.analysis.columns import MISSING, Columns
 from occupancy.analysis.distribution import number
 from occupancy.analysis.steps import Int64
-from occupancy.views.call_bars import COLOURS, FAILURE, HATCHES, REST, SEGMENTS, CallBars, printable
+from occupancy.views.call_bars import COLOURS, FAILURE, HATCHES, REST, SEGMENTS, CallBars, label_name, printable
 from occupancy.views.label_rows import LabelRow, label_rows, segment_shares, wall_slots
 from occupancy.views.text import count, duration, shorten
-from occupancy.views.timeline import NO_LABEL
 
 MAX_ROWS = 60
 """Rows up to which each call has a bar of its own."""
@@ -92,15 +91,14 @@ class _Line:
 def _lines(bars: CallBars) -> list[_Line]:
     """Give the rows of grouped bars from the top; only several runs have headings."""
     _, run = number(bars.run)
-    pairs, pair = number(zip(run.tolist(), bars.label, strict=True))
+    _, pair = number(zip(run.tolist(), bars.label, strict=True))
     with_headings = run.size > 0 and int(run[-1]) > 0
     lines: list[_Line] = []
     for bar in range(bars.n):
         if with_headings and (bar == 0 or run[bar] != run[bar - 1]):
             lines.append(_Line(None, heading=_run_name(bars.run[bar]), group=-1))
         first = bar == 0 or pair[bar] != pair[bar - 1]
-        label = pairs[pair[bar]][1]
-        name = shorten(NO_LABEL if label is None else printable(label), NAME_WIDTH) if first else ""
+        name = shorten(label_name(bars.label[bar]), NAME_WIDTH) if first else ""
         lines.append(_Line(bar, name=name, group=int(pair[bar])))
     return lines
 
