@@ -2,16 +2,33 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
-from occupancy.call import FIELD_TYPES, FIELDS, STAMPS, Call, Frame
+from occupancy.call import FIELD_TYPES, FIELDS, STAMPS, Call, Frame, Kind
 from occupancy.errors import ReadError
 from occupancy.formats.recording import Recording
 from occupancy.journal import SCHEMA
 
 PREFIX = '{"event":'
 """How each line begins."""
+FAR_NS = 2**62
+"""From here on, 146 years away, a stamp is an error, and no array of int64 could be reckoned with."""
+_HEAD = re.compile(rb'{"event":"(start|end)","process":"(\w+)","call_id":(\d+),')
+"""How we write a call; any other order of its fields is understood too."""
+_HEAD_START = PREFIX.encode()
+ENDED_FIELDS = ("call_id", "pid", "kind", "start_ns", "end_ns", "released_ns", "status", "outcome")
+"""What `Tail` gives of a call that has ended."""
+
+
+class Clock(NamedTuple):
+    """A monotonic clock."""
+
+    boot_id: str | None
+    """What tells it from others, where that is known."""
+    unix_offset_ns: int
+    """What makes Unix time of its stamps."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -19,13 +36,15 @@ class _Process:
     """One process of a journal: where its clock stands, and its calls by their ids."""
 
     shift_ns: int
+    pid: int | None
+    same_clock: bool
     calls: dict[int, Call] = dataclasses.field(default_factory=dict)
 
 
 def read(text: str, name: str) -> Recording:
     """Read the calls of a journal.
 
-    A torn line (a full disk, a process that was killed) is counted as bad; what another process wrote behind it is kept.
+    A torn line (a full disk, a killed process) is counted as bad; what another process wrote behind it is kept.
 
     Args:
         text: Its contents.
@@ -46,46 +65,119 @@ def read(text: str, name: str) -> Recording:
 
 
 class _Reader:
-    def __init__(self, name: str) -> None:
+    """Reads line by line; the clock of the first process is that of all, unless there is another to go by."""
+
+    def __init__(self, name: str, clock: Clock | None = None) -> None:
         self._name = name
         self._bad_rows: list[str] = []
-        self._processes: dict[str, _Process] = {}
-        self._boot: str | None = None
-        self._unix_offset_ns = 0
+        self.processes: dict[str, _Process] = {}
+        self._clock = clock
 
     def take(self, place: str, line: str) -> None:
         for part in _parts(line):
             try:
-                self._take_record(json.loads(part))
+                record = json.loads(part)
+                call = self.take_record(record)
+                if call is not None:
+                    self.processes[record["process"]].calls[call.call_id] = call
             except (ValueError, KeyError, TypeError) as error:
                 self._bad_rows.append(f"{place}: {_reason(error)}")
 
-    def _take_record(self, record: Any) -> None:
+    def take_record(self, record: Any, names: Iterable[str] = FIELDS) -> Call | None:
+        """Give the call of a line, None where it tells of a process.
+
+        Raises:
+            ValueError, KeyError, TypeError: It cannot be read.
+            ReadError: It is of a newer version.
+        """
         if not isinstance(record, dict):
             raise ValueError("not a record")
-        event = record["event"]
-        if event == "process":
+        if record["event"] == "process":
             self._take_process(record)
-            return
-        process = self._processes[record["process"]]
-        call = _to_call(record, process.shift_ns)
-        process.calls[call.call_id] = call
+            return None
+        return _to_call(record, self.processes[record["process"]].shift_ns, names)
 
     def _take_process(self, record: dict[str, Any]) -> None:
         schema = int(record["schema"])
         if schema > SCHEMA:
             raise ReadError(f"{self._name}: version {schema} is newer than this occupancy, which reads up to {SCHEMA}")
-        boot, unix_offset_ns = record.get("boot_id"), int(record["unix_offset_ns"])
-        if not self._processes:
-            self._boot, self._unix_offset_ns = boot, unix_offset_ns
-        same_clock = boot is not None and boot == self._boot
-        shift_ns = 0 if same_clock else unix_offset_ns - self._unix_offset_ns
-        self._processes[record["process"]] = _Process(shift_ns)
+        clock = Clock(record.get("boot_id"), int(record["unix_offset_ns"]))
+        if self._clock is None:
+            self._clock = clock
+        same_clock = clock.boot_id is not None and clock.boot_id == self._clock.boot_id
+        shift_ns = 0 if same_clock else clock.unix_offset_ns - self._clock.unix_offset_ns
+        pid = record.get("pid")
+        self.processes[record["process"]] = _Process(shift_ns, pid if isinstance(pid, int) else None, same_clock)
 
     def recording(self) -> Recording:
-        calls = list(_renumbered(list(self._processes.values())))
+        calls = list(_renumbered(list(self.processes.values())))
         origin_ns = min((call.start_ns for call in calls), default=0)
-        return Recording(calls, origin_ns, origin_ns + self._unix_offset_ns, self._bad_rows)
+        unix_offset_ns = 0 if self._clock is None else self._clock.unix_offset_ns
+        return Recording(calls, origin_ns, origin_ns + unix_offset_ns, self._bad_rows)
+
+
+class Tail:
+    """Reads a journal that grows, piece by piece: no line twice, and only what a live view shows.
+
+    Args:
+        name: The file's name, for messages.
+        clock: The reader's own clock: all stamps are given on it, so that "now" can be told.
+    """
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self._reader = _Reader(name, clock)
+        self.bad = 0
+        """Lines that could not be read."""
+        self.last_bad: str | None = None
+        """What was wrong with the last of them."""
+
+    @property
+    def processes(self) -> int:
+        """How many processes have written so far."""
+        return len(self._reader.processes)
+
+    def pid(self, process: str) -> int | None:
+        """The process id of one that shares the reader's clock, so on the same machine; None of others."""
+        known = self._reader.processes.get(process)
+        return known.pid if known is not None and known.same_clock else None
+
+    def feed(self, data: bytes) -> Iterator[tuple[str, Call]]:
+        """Read the next whole lines.
+
+        Args:
+            data: Any number of lines, each with its newline.
+
+        Yields:
+            `(process, call)`: the calls that have ended, with `ENDED_FIELDS` alone, then those that have started
+            and have not ended within `data`, whole. `call_id` is that of the process.
+
+        Raises:
+            ReadError: A line is of a newer version.
+        """
+        started: dict[bytes, bytes] = {}
+        for line in data.split(b"\n"):
+            head = _HEAD.match(line)
+            if head is None or line.find(_HEAD_START, 1) > 0:
+                yield from self._take(line, FIELDS)
+            elif head[1] == b"start":
+                started[line[head.start(2) : head.end(3)]] = line
+            else:
+                started.pop(line[head.start(2) : head.end(3)], None)
+                yield from self._take(line, ENDED_FIELDS)
+        for line in started.values():
+            yield from self._take(line, FIELDS)
+
+    def _take(self, line: bytes, names: Iterable[str]) -> Iterator[tuple[str, Call]]:
+        for part in _parts(line.decode("utf-8", "replace")) if line.strip() else ():
+            try:
+                record = json.loads(part)
+                call = self._reader.take_record(record, names)
+            except (ValueError, KeyError, TypeError) as error:
+                self.bad += 1
+                self.last_bad = _reason(error)
+            else:
+                if call is not None and call.kind != Kind.OTHER:
+                    yield record["process"], call
 
 
 def _parts(line: str) -> Iterator[str]:
@@ -97,15 +189,17 @@ def _parts(line: str) -> Iterator[str]:
     yield line[start:]
 
 
-def _to_call(record: dict[str, Any], shift_ns: int) -> Call:
-    values = {name: record[name] for name in FIELDS if name in record}
+def _to_call(record: dict[str, Any], shift_ns: int, names: Iterable[str] = FIELDS) -> Call:
+    values: dict[str, Any] = {name: record[name] for name in names if name in record}
     values["call_id"] = record["call_id"]
     stack = values.pop("call_stack", ())
     for name, value in values.items():
         if not isinstance(value, FIELD_TYPES[name]):
             raise ValueError(f"{name} cannot be {value!r}")
-        if name in STAMPS:
-            values[name] = value + shift_ns
+        if name in STAMPS and value is not None:
+            values[name] += shift_ns
+            if abs(values[name]) >= FAR_NS:
+                raise ValueError(f"{name} cannot be {value!r}")
     try:
         values["call_stack"] = tuple(Frame(*frame) for frame in stack)
     except TypeError:
