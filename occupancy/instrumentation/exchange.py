@@ -62,7 +62,7 @@ def describe_request(call: Call, request: Any, settings: Settings) -> None:
     call.path = url.path
     call.kind = kind_of(call.host or "", call.path or "", settings.exclude)
     length = headers.get("content-length")
-    call.request_bytes = int(length) if length and length.isdigit() else None
+    call.request_bytes = int(length) if length and length.isdecimal() else None
     call.idempotency_key = "idempotency-key" in headers
     if settings.model:
         call.model = model_of(getattr(request, "_content", None))

@@ -24,7 +24,7 @@ class Retries:
 
     def link(self, call: Call, retry_count: str | None) -> None:
         """Give a retry the logical id of the attempt before, where that is known; a first attempt stays as it is."""
-        if not retry_count or not retry_count.isdigit() or retry_count == "0":
+        if not retry_count or not retry_count.isdecimal() or retry_count == "0":
             return
         call.attempt = int(retry_count)
         logical_id, attempt = self._last.get(self._key(call), (0, -1))

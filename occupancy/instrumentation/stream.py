@@ -14,7 +14,7 @@ CARRY = 64
 _DATA = re.compile(rb"(?:\A|[\r\n])data:")
 _DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
 _LAST_EVENT = re.compile(
-    rb"(?:\A|[\r\n])event: ?(?:message_stop|response\.(?:completed|failed|incomplete)|error)[ \t]*(?=[\r\n])"
+    rb"(?:\A|[\r\n])event: ?(?:message_stop|response\.(?:completed|failed|incomplete)|error)(?=[\r\n])"
 )
 _BLANK_LINE = re.compile(rb"\n[\r\n]|\r\r")  # "\r\n" is one line's end; what follows any end is a line of nothing
 
@@ -40,24 +40,27 @@ class EventScanner:
         text = self._carry + chunk
         if not self.first_seen and _DATA.search(text):
             self.first_seen = True
+        if _DONE.search(text):
+            self.last_seen = True
+            return
         if not self._closing:
-            if _DONE.search(text):
-                self.last_seen = True
-                return
             last = _LAST_EVENT.search(text)
             if last is None:
-                self._carry = _unfinished_line(text)
+                self._carry = _unfinished_line(text, 0)
                 return
             self._closing = True
             text = text[last.end() :]
         if _BLANK_LINE.search(text):
             self.last_seen = True
-        self._carry = text[-1:]
+        self._carry = _unfinished_line(text, 1)
 
 
-def _unfinished_line(text: bytes) -> bytes:
-    """The line that `text` breaks off in, cut short; what was cut off is marked, so that no false line comes of it."""
-    start = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+def _unfinished_line(text: bytes, before: int) -> bytes:
+    """The line that `text` breaks off in, cut short, and `before` bytes before it.
+
+    What was cut off is marked, so that no false line comes of it.
+    """
+    start = max(0, max(text.rfind(b"\n"), text.rfind(b"\r")) + 1 - before)
     return text[start:] if len(text) - start <= CARRY else text[start : start + CARRY] + b"~"
 
 
@@ -119,7 +122,7 @@ class BodyStamps:
 def content_length(headers: Mapping[str, str]) -> int | None:
     """Size of the body on the wire, in bytes; None where the headers do not say."""
     length = headers.get("content-length", "")
-    return int(length) if length.isdigit() and "transfer-encoding" not in headers else None
+    return int(length) if length.isdecimal() and "transfer-encoding" not in headers else None
 
 
 class _Wrapper:

@@ -1,0 +1,221 @@
+"""What requests and responses say of a call."""
+
+import json
+import re
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from occupancy import Call, Kind
+from occupancy.instrumentation import exchange
+from occupancy.instrumentation.retries import LIMIT, Retries
+from occupancy.instrumentation.stream import content_length
+from occupancy.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/v1/chat/completions", Kind.GENERATE),
+        ("/openai/deployments/gpt/chat/completions", Kind.GENERATE),
+        ("/v1/responses", Kind.GENERATE),
+        ("/v1/messages", Kind.GENERATE),
+        ("/v1/embeddings", Kind.GENERATE),
+        ("/v1beta/models/gemini:streamGenerateContent", Kind.GENERATE),
+        ("/model/claude/invoke-with-response-stream", Kind.GENERATE),
+        ("/api/generate", Kind.GENERATE),
+        ("/api/chat", Kind.GENERATE),
+        ("/generate/plan", Kind.GENERATE),
+        ("/v1/messages/count_tokens", Kind.TOOL),
+        ("/v1/models", Kind.TOOL),
+        ("/search", Kind.TOOL),
+        ("/", Kind.TOOL),
+        ("/v1/traces/ingest", Kind.OTHER),
+        ("/v1/traces", Kind.OTHER),
+        ("/api/public/otel/v1/traces", Kind.OTHER),
+        ("/runs/batch", Kind.OTHER),
+        ("/api/42/envelope/", Kind.OTHER),
+    ],
+)
+def test_kind_by_path(path: str, kind: Kind) -> None:
+    assert exchange.kind_of("api.example.com", path) is kind
+
+
+@pytest.mark.parametrize("host", ["cloud.langfuse.com", "api.smith.langchain.com", "eu.posthog.com:443"])
+def test_kind_by_host(host: str) -> None:
+    assert exchange.kind_of(host, "/any") is Kind.OTHER
+    assert exchange.kind_of(f"{host}.example.com", "/any") is Kind.TOOL
+
+
+def test_kind_by_exclusion() -> None:
+    exclude = [re.compile(r"^tool\.local/health")]
+    assert exchange.kind_of("tool.local", "/health", exclude) is Kind.OTHER
+    assert exchange.kind_of("tool.local", "/search", exclude) is Kind.TOOL
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        (b'{"model":"gpt-test","messages":[]}', "gpt-test"),
+        (b'{ "model" : "a/b:c" }', "a/b:c"),
+        (b'{"messages":["' + b"x" * 5000 + b'"],"model":"last"}', "last"),
+        (b'{"messages":["' + b"x" * 5000 + b'"],"model":"lost","more":"' + b"y" * 5000 + b'"}', None),
+        (b"model=gpt", None),
+        (b"", None),
+        (None, None),
+        (b'{"model":7}', None),
+        (b'{"model":"' + b"m" * 300 + b'"}', None),
+    ],
+)
+def test_model(body: bytes | None, model: str | None) -> None:
+    assert exchange.model_of(body) == model
+
+
+@given(st.text(max_size=600), st.booleans())
+def test_no_text_of_a_prompt_is_a_model(prompt: str, last: bool) -> None:
+    """However a prompt quotes a model, its quotes are escaped in JSON."""
+    prompt = f'{prompt} "model": "secret" {prompt}'
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]}
+    asked = {**asked, "model": "gpt-test"} if last else {"model": "gpt-test", **asked}
+    assert exchange.model_of(json.dumps(asked).encode()) == "gpt-test"
+    del asked["model"]
+    assert exchange.model_of(json.dumps(asked, ensure_ascii=False).encode("utf-8", "replace")) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "250", "retry-after": "7"}, 0.25),
+        ({"retry-after-ms": "soon", "retry-after": "7"}, 7.0),
+        ({"retry-after": "-1"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after": "Mon, 99 Nov 2026 99:00:00 GMT"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert exchange.retry_after_s(headers) == seconds
+
+
+@pytest.mark.parametrize(("now_unix_s", "seconds"), [(1000.0, 60.0), (1100.0, 0.0)])
+def test_retry_after_a_date(now_unix_s: float, seconds: float) -> None:
+    date = format_datetime(datetime.fromtimestamp(1060, UTC), usegmt=True)
+    assert exchange.retry_after_s({"retry-after": date}, now_unix_s) == seconds
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "headers", "none"),
+    [
+        ("GET", 204, {}, True),
+        ("GET", 304, {"content-length": "5"}, True),
+        ("HEAD", 200, {"content-length": "5"}, True),
+        ("GET", 101, {}, True),
+        ("GET", 200, {"content-length": "0"}, True),
+        ("GET", 200, {}, False),
+        ("GET", 404, {"content-length": "5"}, False),
+    ],
+)
+def test_bodies_that_cannot_come(method: str, status: int, headers: dict[str, str], none: bool) -> None:
+    assert exchange.has_no_body(method, status, headers) is none
+
+
+@pytest.mark.parametrize(
+    ("headers", "length"),
+    [
+        ({"content-length": "12"}, 12),
+        ({"content-length": "12", "transfer-encoding": "chunked"}, None),
+        ({"content-length": "twelve"}, None),
+        ({"content-length": "-1"}, None),
+        ({"content-length": "\u00b2"}, None),
+        ({}, None),
+    ],
+)
+def test_content_length(headers: dict[str, str], length: int | None) -> None:
+    assert content_length(headers) == length
+
+
+def test_needed_headers_alone_are_kept() -> None:
+    raw = [
+        (b"Content-Type", b" text/plain "),
+        (b"X-Request-ID", b"req_1"),
+        (b"Set-Cookie", b"secret=1"),
+        (b"x", b"\xff"),
+    ]
+    assert exchange.needed_headers(raw) == {"content-type": "text/plain", "x-request-id": "req_1"}
+
+
+def test_request_of_httpx() -> None:
+    call = Call()
+    headers = {"authorization": "Bearer secret", "Idempotency-Key": "secret"}
+    url = "https://user:secret@example.com:8443/v1/messages?key=secret#secret"
+    request = httpx.Request("POST", url, headers=headers, json={"model": "m", "prompt": "secret"})
+    exchange.describe_request(call, request, Settings())
+    assert (call.method, call.host, call.path, call.model) == ("POST", "example.com:8443", "/v1/messages", "m")
+    assert (call.kind, call.idempotency_key, call.request_bytes) == (Kind.GENERATE, True, len(request.content))
+    assert "secret" not in repr(call)
+
+
+def test_request_whose_body_is_not_there() -> None:
+    call = Call()
+    exchange.describe_request(call, httpx.Request("POST", "http://h/p", content=iter([b"{"])), Settings())
+    assert (call.model, call.request_bytes, call.idempotency_key) == (None, None, False)
+
+
+def test_settings_switch_off() -> None:
+    call = Call()
+    request = httpx.Request("POST", "http://h/p", json={"model": "m"})
+    exchange.describe_request(call, request, Settings(model=False))
+    exchange.describe_response(call, {"x-request-id": "r"}, Settings(request_id=False))
+    assert (call.model, call.request_id) == (None, None)
+
+
+def test_both_libraries_name_one_target_alike() -> None:
+    above, below = Call(), Call()
+    target = httpx.URL("http://example.com:81/a%20b/%C3%A9?q=1")
+    exchange.describe_request(above, httpx.Request("GET", target), Settings())
+    url = SimpleNamespace(host=target.raw_host, port=target.port, target=target.raw_path)
+    exchange.describe_core_request(below, SimpleNamespace(url=url, method=b"GET"), Settings())
+    assert (above.method, above.host, above.path) == (below.method, below.host, below.path)
+
+
+def test_retry_is_linked_to_the_attempt_before() -> None:
+    retries = Retries()
+    first = Call(call_id=5, logical_id=5, host="h", path="/p")
+    retries.link(first, "0")
+    retries.remember(first)
+    second = Call(host="h", path="/p")
+    retries.link(second, "1")
+    assert (second.logical_id, second.attempt) == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("host", "count", "logical_id", "attempt"),
+    [("other", "1", 0, 1), ("h", "2", 0, 2), ("h", None, 0, 0), ("h", "x", 0, 0), ("h", "\u00b2", 0, 0)],
+)
+def test_retry_of_something_else(host: str, count: str | None, logical_id: int, attempt: int) -> None:
+    retries = Retries()
+    retries.remember(Call(call_id=5, logical_id=5, host="h", path="/p"))
+    call = Call(host=host, path="/p")
+    retries.link(call, count)
+    assert (call.logical_id, call.attempt) == (logical_id, attempt)
+
+
+def test_few_flows_are_remembered() -> None:
+    retries = Retries()
+    for number in range(LIMIT + 10):
+        retries.remember(Call(host="h", path=f"/{number}"))
+    assert len(retries._last) == LIMIT
+    assert next(iter(retries._last))[3] == "/10"
+    retries.remember(Call(host="h", path="/10"))
+    assert next(reversed(retries._last))[3] == "/10"
