@@ -12,11 +12,13 @@ from occupancy.analysis.units import Unit, executor_of, known_spans
 POOL_WAIT_SHARE = 0.1
 """Share of the calls' time that passes before the wire from which on it counts: less is the client's own work."""
 FLAT_SHARE = 0.8
-"""How near to the cap the level stays, on average, while calls wait: a place that is free is taken at once, but a busy
-machine needs its time for that."""
+"""How near to the cap the level on the wire stays, on average, while calls wait for a connection."""
+CAP_SHARE = 0.7
+"""Share of the time at the cap, exactly, while work waits: a place that is free is taken at once, but a busy machine
+needs its time for that. Branches with pauses of their own scatter around a mean instead."""
 QUEUED_SHARE = 0.8
-"""Share of the starts with work waiting that must be at the cap and just after an end: what a limit lets in."""
-HANDOFF_SHARE = 0.1
+"""Share of the starts with work waiting that must come just after an end: what a limit lets in."""
+HANDOFF_SHARE = 0.25
 """A start within this share of a usual call after an end is one that the end has let in."""
 SAME_FLOW_SHARE = 0.5
 """A limit lets in who has waited longest: mostly another flow than the one that has just ended its call."""
@@ -88,9 +90,9 @@ def find_queue_cap(unit: Unit) -> list[Finding]:
     """More work was there than was let in: an executor's threads were all busy, or a semaphore or lock was.
 
     Looked at are the starts with a call behind them and more siblings than ever are in flight. Where a limit let them
-    in, they are at the cap, just after an end. An executor has as many threads as the cap; behind a semaphore mostly
-    another task goes on than the one that ended. A plain loop fails the second, and workers that share a list are no
-    more siblings than are in flight.
+    in, they come just after an end, and meanwhile the level stays at the cap. An executor has as many threads as the
+    cap; behind a semaphore mostly another task goes on than the one that ended. A plain loop fails the second, and
+    workers that share a list are no more siblings than are in flight.
     """
     cap = unit.steps.peak
     queued = np.flatnonzero(_is_queued(unit, cap))
@@ -98,8 +100,8 @@ def find_queue_cap(unit: Unit) -> list[Finding]:
         return []
     waited_ns, before = _last_ends(unit, queued)
     usual_ns = float(np.median(unit.end_ns - unit.start_ns))
-    prompt = (waited_ns <= HANDOFF_SHARE * usual_ns) & (unit.steps.at(unit.start_ns[queued]) == cap)
-    if np.count_nonzero(prompt) < QUEUED_SHARE * queued.size:
+    prompt = waited_ns <= HANDOFF_SHARE * usual_ns
+    if np.count_nonzero(prompt) < QUEUED_SHARE * queued.size or _share_at(unit, cap, queued) < CAP_SHARE:
         return []
     threads = set(unit.column("thread").tolist())
     is_pooled = unit.pool is not None or all(_worker_of(unit, thread) for thread in threads)
@@ -115,6 +117,14 @@ def _is_queued(unit: Unit, cap: int) -> np.ndarray[tuple[int], np.dtype[np.bool_
     siblings = unit.column("siblings")
     after_an_end = unit.start_ns >= unit.end_ns.min()
     return np.asarray((siblings != MISSING) & (siblings > cap) & after_an_end)
+
+
+def _share_at(unit: Unit, cap: int, queued: Int64) -> float:
+    """Share of the time at the cap, from the first end to the last start that work waited behind."""
+    from_ns, until_ns = int(unit.end_ns.min()), int(unit.start_ns[queued].max())
+    edges = np.unique(np.clip(unit.steps.t_ns, from_ns, until_ns))
+    at_cap = unit.steps.at(edges[:-1]) == cap
+    return float(np.diff(edges)[at_cap].sum() / (until_ns - from_ns)) if until_ns > from_ns else 1.0
 
 
 def _last_ends(unit: Unit, queued: Int64) -> tuple[Int64, Int64]:

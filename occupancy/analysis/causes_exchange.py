@@ -14,14 +14,14 @@ from occupancy.call import Frame, Outcome
 LATE_SHARE = 0.3
 """Share of all waiting for first bytes that a phase takes when it is what makes them late."""
 LATE_MS = 50.0
-"""Sum over all calls below which a phase is not worth a change."""
+"""What the phase usually takes at least in the calls that have it: a burst of calls on one processor takes less."""
 NEW_SHARE = 0.5
 """Share of calls that open a connection of their own, where connections are not kept."""
 NEW_TIMES = 2
 """Times the peak on the wire, plus 2: connections that even a pool which lets some expire does not need."""
 LEAST_CONNECTIONS = 8
 """Calls whose connection must be known."""
-BUFFERED_SHARE = 0.05
+BUFFERED_SHARE = 0.1
 """Share of its time in which all of a buffered stream comes, at the end."""
 BUFFERED_BYTES = 2048
 BUFFERED_CHUNKS = 16
@@ -50,9 +50,9 @@ def find_late(calls: CountedCalls, place: Int64) -> list[Finding]:
         phase_ns = calls.columns[name][place]
         sums[name] = int(phase_ns[known & (phase_ns != MISSING)].sum())
     name, cause, what, action = max(PHASES, key=lambda phase: sums[phase[0]])
-    if not all_ns or sums[name] < LATE_SHARE * all_ns or sums[name] < LATE_MS * MS:
-        return []
     phase_ns = calls.columns[name][place]
+    if not all_ns or sums[name] < LATE_SHARE * all_ns or np.median(phase_ns[phase_ns > 0]) < LATE_MS * MS:
+        return []
     slow = place[known & (phase_ns >= phase_ns.max() / 2)]
     return [
         Finding(

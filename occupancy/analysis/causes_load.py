@@ -12,11 +12,15 @@ from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.steps import Int64, steps, wire_start
 
 LEAST_CALLS = 12
-"""Calls to one target below which a trend cannot be told from chance."""
+"""Calls to one target below which errors cannot be told from chance."""
 QUEUE_TIMES = 2.0
 """Times as long as with little in flight that the wait with much in flight is."""
-QUEUE_CORRELATION = 0.7
-"""Least rank correlation (Spearman) of wait and level."""
+LEAST_EACH = 4
+"""Calls with little and with much in flight: below or above half of the highest level."""
+QUEUE_ORDER = 0.9
+"""Least probability that a wait with much in flight is longer than one with little."""
+CLIENT_SHARE = 0.2
+"""Share of the difference that sending takes where the client is as slow as the server."""
 CHANCE = 0.01
 """Greatest probability that errors fall on the upper half of the levels by chance (Fisher's exact test, one-sided)."""
 LOAD_STATUSES = (408, 429, 500, 502, 503, 504, 529)
@@ -26,24 +30,30 @@ ERROR_TIMES = 2.0
 
 
 def find_server_queue(calls: CountedCalls, place: Int64) -> list[Finding]:
-    """The wait for the server's headers rises with what is on the wire to it."""
+    """Calls wait longer for the server's headers while much is on the wire than other calls while little is.
+
+    A burst alone does not tell: answers differ in length, and nothing shows how long they would take by themselves. Nor
+    does one that the client was slow to send.
+    """
     found = []
     for mine in _by_target(calls, place):
-        wait_ns = calls.columns["wait_ns"][mine]
-        known = mine[(wait_ns != MISSING) & ~_is_overload(calls, mine)]
-        if known.size < LEAST_CALLS:
+        waits_ns = calls.columns["wait_ns"][mine]
+        known = mine[(waits_ns != MISSING) & ~_is_overload(calls, mine)]
+        wait_ns, level = calls.columns["wait_ns"][known], _highest_levels(calls, place, known)
+        high = level > level.max(initial=0) / 2
+        if min(np.count_nonzero(high), np.count_nonzero(~high)) < LEAST_EACH:
             continue
-        wait_ns, level = calls.columns["wait_ns"][known], _levels(calls, place, known)
-        order = np.argsort(level, kind="stable")
-        third = max(known.size // 3, 1)
-        low_ns, high_ns = (float(np.median(wait_ns[part])) for part in (order[:third], order[-third:]))
-        if high_ns < QUEUE_TIMES * low_ns or _rank_correlation(level, wait_ns) < QUEUE_CORRELATION:
-            continue
-        found.append(_queue_finding(calls, known, level, low_ns, high_ns))
+        low_ns, high_ns = float(np.median(wait_ns[~high])), float(np.median(wait_ns[high]))
+        sending_ns = float(np.median(np.maximum(calls.columns["send_ns"][known][high], 0)))
+        is_client = sending_ns > CLIENT_SHARE * (high_ns - low_ns)
+        if high_ns >= QUEUE_TIMES * low_ns and not is_client and _order(wait_ns[~high], wait_ns[high]) >= QUEUE_ORDER:
+            found.append(_queue_finding(calls, known, level, (low_ns, high_ns)))
     return found
 
 
-def _queue_finding(calls: CountedCalls, place: Int64, level: Int64, low_ns: float, high_ns: float) -> Finding:
+def _queue_finding(calls: CountedCalls, place: Int64, level: Int64, waits_ns: tuple[float, float]) -> Finding:
+    low_ns, high_ns = waits_ns
+    crowded = place[level > level.max() / 2]
     return Finding(
         Cause.LATE_SERVER,
         f"the server answers after {low_ns / MS:.0f} ms with little in flight, after {high_ns / MS:.0f} ms with up to "
@@ -55,7 +65,7 @@ def _queue_finding(calls: CountedCalls, place: Int64, level: Int64, low_ns: floa
             "level_low": int(level.min()),
             "level_high": int(level.max()),
         },
-        sites_of(calls.frames[site] for site in calls.site[place].tolist()),
+        sites_of(calls.frames[site] for site in calls.site[crowded].tolist()),
         "more in flight does not help here: cap the program where the wait begins to rise, or ask for more capacity",
         cost_ms=(high_ns - low_ns) / MS,
     )
@@ -111,18 +121,22 @@ def _is_overload(calls: CountedCalls, place: Int64) -> NDArray[np.bool_]:
     return np.asarray(np.isin(calls.columns["status"][place], LOAD_STATUSES) | late)
 
 
-def _rank_correlation(one: Int64, other: Int64) -> float:
-    """Spearman's: the correlation of the ranks, equal values sharing their mean rank; 0.0 where one is constant."""
-    ranks = [_ranks(values) for values in (one, other)]
-    if any(rank.std() == 0 for rank in ranks):
-        return 0.0
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+def _highest_levels(calls: CountedCalls, place: Int64, mine: Int64) -> Int64:
+    """The most of the process's calls that are on the wire at once while each of some waits for its headers."""
+    wire = steps(wire_start(calls.columns)[place], calls.end_ns[place])
+    until_ns = calls.columns["headers_ns"][mine]
+    from_ns = until_ns - calls.columns["wait_ns"][mine]
+    levels = np.concatenate(([0], wire.in_flight, [0]))
+    first = np.searchsorted(wire.t_ns, from_ns, side="right")
+    stop = np.maximum(np.searchsorted(wire.t_ns, until_ns, side="left") + 1, first + 1)
+    highest: Int64 = np.maximum.reduceat(levels, np.column_stack((first, stop)).ravel())[::2]
+    return highest
 
 
-def _ranks(values: Int64) -> NDArray[np.float64]:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    result: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[place]
-    return result
+def _order(low: Int64, high: Int64) -> float:
+    """Probability that one of the high values is larger than one of the low (Mann and Whitney's U, as a share)."""
+    below = np.searchsorted(np.sort(low), high, side="left")
+    return float(below.mean() / low.size)
 
 
 def _chance(n: int, n_high: int, n_bad: int, n_both: int) -> float:

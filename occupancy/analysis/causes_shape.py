@@ -37,13 +37,19 @@ def shape_of(unit: Unit, overlap: list[RunOverlap]) -> Cause:
     A run is partly overlapped when some calls are known that ran one after another without need, and would gain a good
     part of the wall; without such calls it is overlapped as far as is known.
     """
-    if not unit.certain or (unit.pool is not None and unit.steps.peak <= 1 and len(set(unit.column("thread"))) > 1):
+    if not unit.certain or _serve_in_turn(unit):
         return Cause.UNKNOWN
     if unit.n_logical < 2:
         return Cause.ONE_CALL
     if unit.steps.peak <= 1 or overlapped_share(unit) <= SERIAL_SHARE:
         return Cause.SERIAL
     return Cause.PARTLY_OVERLAPPED if any(_is_worth_it(part) for part in overlap) else Cause.OVERLAPPED
+
+
+def _serve_in_turn(unit: Unit) -> bool:
+    """Whether several threads of an executor made calls in turn with no work waiting, as those of a server do."""
+    in_turn = unit.pool is not None and unit.steps.peak <= 1 and len(set(unit.column("thread").tolist())) > 1
+    return in_turn and not bool((unit.column("siblings") > 1).any())
 
 
 def _is_worth_it(part: RunOverlap) -> bool:

@@ -23,7 +23,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from itertools import pairwise
 
 import numpy as np
 
@@ -360,8 +359,7 @@ def _serial_group(members: list[Node], depends: Depends | None) -> SerialGroup |
         serial_ns += max(node.end_ns - max(node.start_ns, until_ns), 0)
         until_ns = max(until_ns, node.end_ns)
     longest_ns = max(node.length_ns for node in members)
-    n_after_another = sum(node.start_ns >= before.end_ns for before, node in pairwise(members))
-    if not n_after_another or serial_ns <= longest_ns:
+    if members[-1].start_ns < min(node.end_ns for node in members) or serial_ns <= longest_ns:
         return None
     return SerialGroup(
         labels=tuple(dict.fromkeys(node.label for node in members)),
