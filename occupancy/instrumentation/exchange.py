@@ -1,5 +1,6 @@
 """What the request and the response say of a call: where it goes, what for, and what the server asks."""
 
+import functools
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -28,7 +29,8 @@ _TELEMETRY_HOST = re.compile(
     r"(?:^|\.)(?:smith\.langchain\.com|langfuse\.com|posthog\.com|ingest\.sentry\.io|ingest\.us\.sentry\.io"
     r"|datadoghq\.com|honeycomb\.io|logfire-(?:us|eu|api)\.pydantic\.dev)(?::\d+)?$"
 )
-_NEEDED = {
+_REQUEST_HEADERS = {name.encode(): name for name in ("content-length", "idempotency-key", "x-stainless-retry-count")}
+_RESPONSE_HEADERS = {
     name.encode(): name
     for name in (
         "content-length", "content-type", "content-encoding", "transfer-encoding", "x-request-id", "request-id",
@@ -37,7 +39,8 @@ _NEEDED = {
 }  # fmt: skip
 
 
-def kind_of(host: str, path: str, exclude: Iterable[re.Pattern[str]] = ()) -> Kind:
+@functools.lru_cache(maxsize=1024)  # a program asks few targets, each many times
+def kind_of(host: str, path: str, exclude: tuple[re.Pattern[str], ...] = ()) -> Kind:
     """What a call to `host` and `path` is for; `exclude` is searched in both, joined."""
     if any(pattern.search(host + path) for pattern in exclude):
         return Kind.OTHER
@@ -54,18 +57,24 @@ def model_of(body: bytes | None) -> str | None:
     return found[1].decode("utf-8", "replace") if found else None
 
 
-def describe_request(call: Call, request: Any, settings: Settings) -> None:
-    """Fill in what an httpx request says: target, kind, model, size. Values of headers are not kept."""
-    url, headers = request.url, request.headers
+def describe_request(call: Call, request: Any, settings: Settings) -> str | None:
+    """Fill in what an httpx request says: target, kind, model, size. Values of headers are not kept.
+
+    Returns:
+        What an SDK says of the retries before, as its header has it; None where it says nothing.
+    """
+    url, headers = request.url, _picked(request.headers.raw, _REQUEST_HEADERS)
+    host, port, path = url.host, url.port, url.path
     call.method = request.method
-    call.host = url.host if url.port is None else f"{url.host}:{url.port}"
-    call.path = url.path
-    call.kind = kind_of(call.host or "", call.path or "", settings.exclude)
-    length = headers.get("content-length")
-    call.request_bytes = int(length) if length and length.isdecimal() else None
+    call.host = host = host if port is None else f"{host}:{port}"
+    call.path = path
+    call.kind = kind_of(host, path, settings.exclude)
+    length = headers.get("content-length", "")
+    call.request_bytes = int(length) if length.isdecimal() else None
     call.idempotency_key = "idempotency-key" in headers
     if settings.model:
         call.model = model_of(getattr(request, "_content", None))
+    return headers.get("x-stainless-retry-count")
 
 
 def describe_core_request(call: Call, request: Any, settings: Settings) -> None:
@@ -79,8 +88,17 @@ def describe_core_request(call: Call, request: Any, settings: Settings) -> None:
 
 def needed_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Those response headers that a call or its body needs, by names in lower case."""
-    named = ((_NEEDED.get(name.lower()), value) for name, value in raw)
-    return {name: value.decode("latin-1").strip() for name, value in named if name is not None}
+    return _picked(raw, _RESPONSE_HEADERS)
+
+
+def _picked(raw: Iterable[tuple[bytes, bytes]], names: Mapping[bytes, str]) -> dict[str, str]:
+    # One pass over the raw pairs: the clients' own look-up goes through all of them for each name.
+    picked = {}
+    for raw_name, value in raw:
+        name = names.get(raw_name.lower())
+        if name is not None:
+            picked[name] = value.decode("latin-1").strip()
+    return picked
 
 
 def describe_response(call: Call, headers: Mapping[str, str], settings: Settings) -> None:
@@ -95,6 +113,8 @@ def retry_after_s(headers: Mapping[str, str], now_unix_s: float | None = None) -
 
     A date in the past gives 0.
     """
+    if "retry-after" not in headers and "retry-after-ms" not in headers:
+        return None
     for name, unit_s in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
             value = float(headers[name]) * unit_s

@@ -95,7 +95,7 @@ def begin(library: str, request: Any, *, is_async: bool) -> Trail | None:
     if settings.spans:
         quietly(provider.look_for_provider)
     call = Call(client=library, start_ns=start_ns)
-    quietly(exchange.describe_request, call, request, settings)
+    retry_count = quietly(exchange.describe_request, call, request, settings)
     outer = current_trail()
     earlier = trail_of(request)
     if earlier is None and outer is not None and outer.is_for(call):
@@ -107,7 +107,7 @@ def begin(library: str, request: Any, *, is_async: bool) -> Trail | None:
     if earlier is not None:  # a redirect, or an auth flow or a transport that sends again
         continue_trail(earlier, call)
     else:
-        quietly(_retries.link, call, request.headers.get("x-stainless-retry-count"))
+        quietly(_retries.link, call, retry_count)
     trail = Trail(ledger.start(call), outer)
     if earlier is None:
         quietly(_retries.remember, call)

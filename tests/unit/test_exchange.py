@@ -54,7 +54,7 @@ def test_kind_by_host(host: str) -> None:
 
 
 def test_kind_by_exclusion() -> None:
-    exclude = [re.compile(r"^tool\.local/health")]
+    exclude = (re.compile(r"^tool\.local/health"),)
     assert exchange.kind_of("tool.local", "/health", exclude) is Kind.OTHER
     assert exchange.kind_of("tool.local", "/search", exclude) is Kind.TOOL
 
