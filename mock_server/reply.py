@@ -51,6 +51,7 @@ class Reply:
         return other
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer, as the faults have it."""
         await _pause(self._delay_ms)
         await self._stop_at(Place.BEFORE_HEADERS, scope)
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self._headers.items()]

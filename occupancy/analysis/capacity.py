@@ -53,10 +53,12 @@ def find_capacity(rounds: Sequence[Round], end: Round | None = None) -> Capacity
     if single is None:
         raise ValueError("no good answer with one worker: nothing to compare with")
     baseline = Baseline.of(single, end)
+    if not baseline.mean_s:
+        raise ValueError("requests took no time at all: nothing to measure")
     levels = label_levels([measure(r, baseline) for r in complete], baseline)
     fit = fit_capacity(
         [(level.workers, level.best, level.relative_error) for level in levels if is_usable(level)],
-        baseline.relative_error,
+        math.hypot(baseline.relative_error, baseline.client_s / baseline.mean_s),
     )
     return Capacity(baseline=baseline, levels=levels, fit=fit, recommended=recommend(levels))
 
@@ -116,9 +118,8 @@ def client_reasons(level: Level, baseline: Baseline) -> tuple[str, ...]:
 
 
 def explains(level: Level, baseline: Baseline) -> bool:
-    """Whether a late event loop may account for a tenth of what requests took longer than one at a time did."""
-    longer_s = level.mean_s - baseline.mean_s
-    return level.client.lag_mean_s + level.client.lag_p99_s >= 0.1 * longer_s
+    """Whether the client's own time accounts for half of what requests took longer than one at a time did."""
+    return level.client_s - baseline.client_s >= 0.5 * baseline.mean_s * (level.queueing - 1)
 
 
 def recommend(levels: Sequence[Level]) -> int:

@@ -58,7 +58,8 @@ def fit_capacity(points: Sequence[tuple[int, float, float]], baseline_error: flo
 
     Args:
         points: Workers, effective concurrency, and its standard error as a share, in the order of workers.
-        baseline_error: Standard error of T1 as a share: the same in all points, so that more of them do not lessen it.
+        baseline_error: Standard error of T1 as a share, with what the client took of it, which makes a capacity look
+            larger: the same in all points, so that more of them do not lessen it.
 
     Returns:
         The fit; without points no capacity, and `at_least` 0.

@@ -42,6 +42,9 @@ class Baseline:
     """The same at the start alone; `mean_s` is over start and end."""
     end_mean_s: float | None = None
     """The same at the end of the sweep."""
+    n_end: int = 0
+    client_s: float = 0.0
+    """Part of T1 that this client took, not the endpoint: before the request was sent, and by a late event loop."""
 
     @property
     def relative_error(self) -> float:
@@ -60,8 +63,12 @@ class Baseline:
 
     @property
     def is_stable(self) -> bool:
-        """Whether start and end are at most 10 % apart."""
-        return self.drift is None or abs(self.drift) <= DRIFT_SHARE
+        """Whether start and end are at most 10 % apart, or no further than chance puts them (two standard errors)."""
+        if self.drift is None or self.end_mean_s is None:
+            return True
+        apart_s = abs(self.end_mean_s - self.start_mean_s)
+        by_chance_s = 2 * self.deviation_s * math.sqrt(1 / (self.n - self.n_end) + 1 / self.n_end)
+        return apart_s <= max(DRIFT_SHARE * self.start_mean_s, by_chance_s)
 
     @classmethod
     def of(cls, start: Round, end: Round | None = None) -> "Baseline":
@@ -75,6 +82,8 @@ class Baseline:
             n=start_s.size + end_s.size,
             start_mean_s=mean_and_deviation(start_s)[0],
             end_mean_s=float(end_s.mean()) if end_s.size else None,
+            n_end=end_s.size,
+            client_s=client_time_s(start),
         )
 
 
@@ -109,6 +118,8 @@ class Level:
     window_rate: float | None
     """Completions per s from the c-th completion to the last issue; None with less than four requests a worker."""
     client: ClientLoad
+    client_s: float
+    """Mean part of a latency that this client took; see `Baseline`."""
     labels: tuple[Label, ...] = ()
     client_reasons: tuple[str, ...] = ()
     """Why the client was the bottleneck."""
@@ -137,6 +148,16 @@ class Level:
     def is_client_bound(self) -> bool:
         """Whether the client was the bottleneck."""
         return bool(self.client_reasons)
+
+
+def client_time_s(measured: Round) -> float:
+    """Give the mean part of a latency that the client took: before the request was sent, and by a late event loop.
+
+    The first request of each worker is left out where there are more: it may open a connection.
+    """
+    later = measured.samples[measured.workers :] or measured.samples
+    own_s = [sample.latency_s - sample.wire_s for sample in later if sample.is_ok and sample.wire_s is not None]
+    return (float(np.mean(own_s)) if own_s else 0.0) + measured.client.lag_mean_s
 
 
 def measure(measured: Round, baseline: Baseline) -> Level:
@@ -170,6 +191,7 @@ def measure(measured: Round, baseline: Baseline) -> Level:
         standard_error=(effective if full is None else full) * math.hypot(relative, baseline.relative_error),
         window_rate=window_rate(measured),
         client=measured.client,
+        client_s=client_time_s(measured),
     )
 
 

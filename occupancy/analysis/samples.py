@@ -50,6 +50,8 @@ class Sample:
     connect_s: float | None = None
     """Opening the connection, name look-up included; None where one was used again."""
     tls_s: float | None = None
+    wire_s: float | None = None
+    """From the request sent to the last byte: what the client itself took is not in it. None where nobody looked."""
 
     @property
     def latency_s(self) -> float:

@@ -25,6 +25,7 @@ class Answer:
     pool_s: float | None = None
     connect_s: float | None = None
     tls_s: float | None = None
+    wire_s: float | None = None
     retry_after_s: float | None = None
     error: str | None = None
     """Why it cannot be used; None for a good answer."""

@@ -26,6 +26,7 @@ class RoundRun:
         deadline_s: For the round, in s: nothing is issued after it, and what is in flight then has timed out.
         origin_s: Second 0 of the samples, on the event loop's clock.
         on_sample: Told of each sample, for a progress bar.
+        stops_early: Whether the first refusal or time-out ends it.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class RoundRun:
         deadline_s: float = math.inf,
         origin_s: float = 0.0,
         on_sample: Callable[[Sample], None] | None = None,
+        stops_early: bool = True,
     ) -> None:
         self.workers = workers
         self.n = n
@@ -44,6 +46,7 @@ class RoundRun:
         self._deadline_s = deadline_s
         self._origin_s = origin_s
         self._on_sample = on_sample
+        self._stops_early = stops_early
         self._samples: list[Sample] = []
         self._bad = 0
         self._is_over = False
@@ -75,7 +78,7 @@ class RoundRun:
         self._bad += not sample.is_ok
         # Over the limit for certain: more requests would cost, and tell nothing new.
         decided = sample.ending in (Ending.REFUSED, Ending.TIMEOUT) or self._bad > (1 - OK_SHARE) * self.n
-        self._is_over = self._is_over or decided
+        self._is_over = self._is_over or (decided and self._stops_early)
         if self._on_sample is not None:
             self._on_sample(sample)
 

@@ -6,7 +6,8 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from occupancy.analysis.capacity import Capacity, Label, find_capacity
+from occupancy.analysis.capacity import Capacity, find_capacity
+from occupancy.analysis.levels import Label
 from occupancy.analysis.samples import Round, Sample
 
 if TYPE_CHECKING:
