@@ -7,7 +7,8 @@ as slow as before: a bound, not a promise, since a server or a limit may answer 
 
 What a call B needs, among the calls that ended before it starts:
 
-1. What its label declares: `label("fetch", after="plan")` needs the calls labelled `plan`, and nothing else.
+1. What its label declares: `label("fetch", after="plan")` needs the calls labelled `plan`, and nothing else; where none
+   was seen, the declaration tells nothing, since nobody knows what `plan` itself needs.
 2. What is shown: `depends[(label of A, label of B)]`.
 3. Otherwise everything, except its neighbours in a stage: a stretch of calls without another kind in between, either
    - tool calls after a model call: a model usually asks for several tools at once, so one does not need another;
@@ -23,6 +24,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -269,21 +271,21 @@ def critical_path(nodes: list[Node], depends: Depends | None = None) -> tuple[in
         return 0, ()
     first_ns, done, in_stage, cover = nodes[0].start_ns, _Done(), _Done(), _Cover()
     early_ends = [0] * len(nodes)
-    stages = _stages(nodes, depends)
+    stages = stages_of(nodes, depends)
     stage = -1
     for place, starts in _events(nodes):
         node = nodes[place]
         if not starts:
             cover.add(node.start_ns, node.end_ns)
-            (in_stage if stages[place] == stage else done).add(node.label, node.end_ns, early_ends[place])
+            (in_stage if stages[place][0] == stage else done).add(node.label, node.end_ns, early_ends[place])
             continue
-        if stages[place] != stage:
+        if stages[place][0] != stage:
             done.absorb(in_stage)
-            stage = stages[place]
+            stage = stages[place][0]
         needed_ns, early_ns = _needed(node, done, in_stage, depends) or (first_ns, first_ns)
         own_ns = node.start_ns - needed_ns - cover.since(needed_ns)
         early_ends[place] = early_ns + own_ns + node.length_ns
-    return max(early_ends) - first_ns, _groups(nodes, stages, depends)
+    return max(early_ends) - first_ns, _groups(nodes, stages)
 
 
 def _events(nodes: list[Node]) -> Iterator[tuple[int, bool]]:
@@ -310,50 +312,61 @@ def _needed(node: Node, done: _Done, in_stage: _Done, depends: Depends | None) -
     return (max(ends[0] for ends in needed), max(ends[1] for ends in needed)) if needed else None
 
 
-def _stages(nodes: list[Node], depends: Depends | None) -> list[int]:
-    """Number the stages: a call that needs none of the stage before it, by any rule, joins it."""
-    stages: list[int] = []
-    labels: set[str | None] = set()
-    flavors: set[object] = set()
+def stages_of(nodes: list[Node], depends: Depends | None = None) -> list[tuple[int, Basis | None]]:
+    """Number the stages: a call that needs none of the stage before it, by any rule, joins it.
+
+    Returns:
+        For each call its stage, and why it needs none of those before it there; None for the first of a stage.
+    """
+    stages: list[tuple[int, Basis | None]] = []
+    members, seen = _Members(set(), set()), set[str | None]()
     for node in nodes:
-        if stages and _basis(node, labels, flavors, depends) is not None:
-            stages.append(stages[-1])
-        else:
-            stages.append(stages[-1] + 1 if stages else 0)
-            labels, flavors = set(), set()
-        labels.add(node.label)
-        flavors.add(node.flavor)
+        basis = _basis(node, members, seen, depends) if stages else None
+        if basis is None:
+            members = _Members(set(), set())
+        stages.append((stages[-1][0] + (basis is None) if stages else 0, basis))
+        members.labels.add(node.label)
+        members.flavors.add(node.flavor)
+        seen.add(node.label)
     return stages
 
 
-def _basis(node: Node, labels: set[str | None], flavors: set[object], depends: Depends | None) -> Basis | None:
-    """Why a call needs none of some others before it, of these labels and flavors; None where it may."""
-    if node.after:
-        return None if node.after & labels else Basis.DECLARED
-    shown = {(depends or {}).get((label, node.label)) for label in labels}
+class _Members(NamedTuple):
+    """What the calls of a stage are."""
+
+    labels: set[str | None]
+    flavors: set[object]
+
+
+def _basis(node: Node, members: _Members, seen: set[str | None], depends: Depends | None) -> Basis | None:
+    """Why a call needs none of a stage; None where it may. A step never seen tells nothing of what it needs."""
+    if node.after & seen:
+        return None if node.after & members.labels else Basis.DECLARED
+    shown = {(depends or {}).get((label, node.label)) for label in members.labels}
     if True in shown:
         return None
     if shown == {False}:
         return Basis.SHOWN
-    return Basis.POSSIBLE if node.flavor is not None and flavors == {node.flavor} else None
+    return Basis.POSSIBLE if node.flavor is not None and members.flavors == {node.flavor} else None
 
 
-def _groups(nodes: list[Node], stages: list[int], depends: Depends | None) -> tuple[SerialGroup, ...]:
+def _groups(nodes: list[Node], stages: list[tuple[int, Basis | None]]) -> tuple[SerialGroup, ...]:
     """Join what ran one after another within each stage, by labels and call sites over all stages."""
-    by_stage: dict[int, list[Node]] = defaultdict(list)
-    for node, stage in zip(nodes, stages, strict=True):
-        by_stage[stage].append(node)
+    by_stage: dict[int, list[tuple[Node, Basis | None]]] = defaultdict(list)
+    for node, (stage, basis) in zip(nodes, stages, strict=True):
+        by_stage[stage].append((node, basis))
     alike: dict[tuple[object, ...], SerialGroup] = {}
     for members in by_stage.values():
-        group = _serial_group(members, depends)
+        group = _serial_group(members)
         if group is not None:
             key = (group.labels, group.call_sites)
             alike[key] = group if key not in alike else _sum(alike[key], group)
     return tuple(sorted(alike.values(), key=lambda group: -group.gain_ms))
 
 
-def _serial_group(members: list[Node], depends: Depends | None) -> SerialGroup | None:
+def _serial_group(stage: list[tuple[Node, Basis | None]]) -> SerialGroup | None:
     """What a stage could gain; None where all its calls were in flight together."""
+    members = [node for node, _ in stage]
     serial_ns, until_ns = 0, members[0].start_ns
     for node in members:
         serial_ns += max(node.end_ns - max(node.start_ns, until_ns), 0)
@@ -365,19 +378,10 @@ def _serial_group(members: list[Node], depends: Depends | None) -> SerialGroup |
         labels=tuple(dict.fromkeys(node.label for node in members)),
         call_sites=sites_of(node.frame for node in members),
         n=len(members),
-        basis=_weakest(members, depends),
+        basis=max((basis for _, basis in stage if basis is not None), key=list(Basis).index),
         serial_ms=serial_ns / MS,
         overlapped_ms=longest_ns / MS,
     )
-
-
-def _weakest(members: list[Node], depends: Depends | None) -> Basis:
-    labels, flavors, found = {members[0].label}, {members[0].flavor}, []
-    for node in members[1:]:
-        found.append(_basis(node, labels, set(flavors), depends) or Basis.POSSIBLE)
-        labels.add(node.label)
-        flavors.add(node.flavor)
-    return max(found, key=list(Basis).index)
 
 
 def _sum(one: SerialGroup, other: SerialGroup) -> SerialGroup:
