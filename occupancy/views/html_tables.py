@@ -53,9 +53,9 @@ def escaped(text: object) -> str:
 
 def percent(share: float) -> str:
     """Give a share in whole percent; what is not quite nothing or all is not rounded to it."""
-    if 0 < share < 0.005:
+    if 0 < share < 0.01:
         return "<1%"
-    return ">99%" if 0.995 <= share < 1 else f"{share:.0%}"
+    return ">99%" if 0.99 < share < 1 else f"{share:.0%}"
 
 
 def figures(summary: Summary) -> list[Figure]:

@@ -198,6 +198,7 @@
       const at = this.hovered === null ? this.slots.length >> 1 : this.hovered + by;
       this.hovered = Math.min(Math.max(at, 0), this.slots.length - 1);
       Plotly.Fx.hover(this.node, [{ curveNumber: this.node.data.length - 1, pointNumber: this.hovered }]);
+      this.read(this.hovered);
     }
 
     read(point) {
