@@ -21,6 +21,8 @@ WRAPPED = (("HTTPTransport", "handle_request"), ("AsyncHTTPTransport", "handle_a
 
 _provider: Any = None
 _attached: Any = None
+PATIENCE_S = 2.0
+"""Seconds that a call waits for another one that switches spans on; it then goes without a span."""
 _switching = threading.Lock()
 
 
@@ -114,20 +116,27 @@ def is_http_span(span: Any) -> bool:
 
 
 def look_for_provider() -> None:
-    """Take a provider into use that has been set since the last call."""
+    """Take a provider into use that has been set since the last call; calls that start meanwhile wait for their spans."""
     # The module's variable: get_tracer_provider() costs fifty times as much and may install a provider.
     provider = getattr(caller.trace_api(), "_TRACER_PROVIDER", None)
-    if provider is _provider or provider is None or not _switching.acquire(blocking=False):
+    if provider is _provider or provider is None or not _switching.acquire(timeout=PATIENCE_S):
         return
     try:
-        _use(provider)
+        if provider is not _provider:
+            _use(provider)
     finally:
         _switching.release()
 
 
 def _use(provider: Any) -> None:
     global _provider
-    _provider = provider
+    try:
+        _switch_to(provider)
+    finally:
+        _provider = provider  # also where it fails: once is enough
+
+
+def _switch_to(provider: Any) -> None:
     if not hasattr(provider, "add_span_processor"):
         return  # not an SDK's provider: its spans never leave the process
     for switched in tuple(_switched):  # they go to the provider before
