@@ -13,6 +13,11 @@ POOL_WAIT_SHARE = 0.1
 """Share of the calls' time that passes before the wire from which on it counts: less is the client's own work."""
 FLAT_SHARE = 0.8
 """How near to the cap the level on the wire stays, on average, while calls wait for a connection."""
+BUSY_SHARE = 0.5
+"""The same where those that waited took over connections of others: then the pool had no other, and it is the machine
+that is slow to hand them over."""
+REUSED_SHARE = 0.8
+"""Share of the calls that waited longest that took over a connection."""
 CAP_SHARE = 0.7
 """Share of the time at the cap, exactly, while work waits: a place that is free is taken at once, but a busy machine
 needs its time for that. Branches with pauses of their own scatter around a mean instead."""
@@ -40,9 +45,10 @@ def find_pool_cap(calls: CountedCalls, mask: Int64) -> list[Finding]:
     if not time_ns or waited_ns < POOL_WAIT_SHARE * time_ns:
         return []
     level, cap = waiting_level(wire_ns - pool_ns, wire_ns, end_ns)
-    if not cap or level < FLAT_SHARE * cap or steps(start_ns, end_ns).peak <= cap:
-        return []
     queued = pool_ns >= pool_ns.max() / 2
+    reused = reused_share(calls.columns["connection_reused"][mask[queued]])
+    if not cap or steps(start_ns, end_ns).peak <= cap or not is_full(level / cap, reused):
+        return []
     return [
         Finding(
             Cause.CAPPED_POOL,
@@ -60,6 +66,23 @@ def find_pool_cap(calls: CountedCalls, mask: Int64) -> list[Finding]:
             cost_ms=waited_ns / MS / max(cap, 1),
         )
     ]
+
+
+def is_full(level_share: float, reused: float | None) -> bool:
+    """Whether calls wait for a pool that is full, not for the client's own processor.
+
+    Args:
+        level_share: Mean level on the wire while calls wait, as a share of the highest.
+        reused: Share of those calls that then took over a connection of another; None where that is not known.
+    """
+    taken_over = reused is not None and reused >= REUSED_SHARE
+    return level_share >= (BUSY_SHARE if taken_over else FLAT_SHARE)
+
+
+def reused_share(reused: Int64) -> float | None:
+    """Share of calls that used an open connection again, of those for which it is known; None where of none."""
+    known = reused[reused != MISSING]
+    return float((known == 1).mean()) if known.size else None
 
 
 def waiting_level(from_ns: Int64, wire_ns: Int64, end_ns: Int64) -> tuple[float, int]:
@@ -89,24 +112,25 @@ def _known(values: Int64) -> Int64:
 def find_queue_cap(unit: Unit) -> list[Finding]:
     """More work was there than was let in: an executor's threads were all busy, or a semaphore or lock was.
 
-    Looked at are the starts with a call behind them and more siblings than ever are in flight. Where a limit let them
-    in, they come just after an end, and meanwhile the level stays at the cap. An executor has as many threads as the
-    cap; behind a semaphore mostly another task goes on than the one that ended. A plain loop fails the second, and
-    workers that share a list are no more siblings than are in flight.
+    Looked at are the starts with a call behind them and more siblings than ever are in flight. An executor with work in
+    its queue has all its threads at work: where they are as many as the cap, that is counted, and no timing is needed
+    but that calls are what they do. Where a semaphore let a call in, it comes just after an end, mostly of another
+    task, and meanwhile the level stays at the cap. A plain loop goes on in one task, and workers that share a list are
+    no more siblings than are in flight.
     """
     cap = unit.steps.peak
     queued = np.flatnonzero(_is_queued(unit, cap))
     if queued.size < LEAST_QUEUED:
         return []
+    threads = set(unit.column("thread").tolist())
+    if len(threads) == cap and all(_is_worker(unit, thread) for thread in threads):
+        is_busy = _share_at_least(unit, cap / 2, queued) >= CAP_SHARE
+        return [_executor(unit, cap, int(queued.size))] if is_busy else []
     waited_ns, before = _last_ends(unit, queued)
     usual_ns = float(np.median(unit.end_ns - unit.start_ns))
     prompt = waited_ns <= HANDOFF_SHARE * usual_ns
-    if np.count_nonzero(prompt) < QUEUED_SHARE * queued.size or _share_at(unit, cap, queued) < CAP_SHARE:
+    if np.count_nonzero(prompt) < QUEUED_SHARE * queued.size or _share_at_least(unit, cap, queued) < CAP_SHARE:
         return []
-    threads = set(unit.column("thread").tolist())
-    is_pooled = unit.pool is not None or all(_worker_of(unit, thread) for thread in threads)
-    if is_pooled and len(threads) == cap:
-        return [_executor(unit, cap, int(queued.size))]
     same_flow = float(np.mean(unit.flow[queued] == unit.flow[before]))
     if len(set(unit.flow.tolist())) > cap and same_flow <= SAME_FLOW_SHARE:
         return [_semaphore(unit, cap, int(queued.size), queued)]
@@ -119,11 +143,11 @@ def _is_queued(unit: Unit, cap: int) -> np.ndarray[tuple[int], np.dtype[np.bool_
     return np.asarray((siblings != MISSING) & (siblings > cap) & after_an_end)
 
 
-def _share_at(unit: Unit, cap: int, queued: Int64) -> float:
-    """Share of the time at the cap, from the first end to the last start that work waited behind."""
+def _share_at_least(unit: Unit, level: float, queued: Int64) -> float:
+    """Share of the time at a level or above, from the first end to the last start that had work waiting."""
     from_ns, until_ns = int(unit.end_ns.min()), int(unit.start_ns[queued].max())
     edges = np.unique(np.clip(unit.steps.t_ns, from_ns, until_ns))
-    at_cap = unit.steps.at(edges[:-1]) == cap
+    at_cap = unit.steps.at(edges[:-1]) >= level
     return float(np.diff(edges)[at_cap].sum() / (until_ns - from_ns)) if until_ns > from_ns else 1.0
 
 
@@ -134,7 +158,7 @@ def _last_ends(unit: Unit, queued: Int64) -> tuple[Int64, Int64]:
     return unit.start_ns[queued] - unit.end_ns[last], last
 
 
-def _worker_of(unit: Unit, thread: str | None) -> bool:
+def _is_worker(unit: Unit, thread: str | None) -> bool:
     mine = unit.of(unit.column("thread") == thread, name=thread)
     return executor_of(mine) is not None
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from occupancy.analysis.causes_capped import waiting_level
+from occupancy.analysis.causes_capped import BUSY_SHARE, reused_share, waiting_level
 from occupancy.analysis.columns import MISSING
 from occupancy.analysis.distribution import MS, elapsed
 from occupancy.analysis.findings import Cause, Finding, sites_of
@@ -54,6 +54,8 @@ def find_late(calls: CountedCalls, place: Int64) -> list[Finding]:
     if not all_ns or sums[name] < LATE_SHARE * all_ns or np.median(phase_ns[phase_ns > 0]) < LATE_MS * MS:
         return []
     slow = place[known & (phase_ns >= phase_ns.max() / 2)]
+    if cause is Cause.LATE_POOL and not _is_own_time(calls, place, slow):
+        return []
     return [
         Finding(
             cause,
@@ -69,6 +71,15 @@ def find_late(calls: CountedCalls, place: Int64) -> list[Finding]:
             cost_ms=sums[name] / MS / max(steps(calls.start_ns[place], calls.end_ns[place]).peak, 1),
         )
     ]
+
+
+def _is_own_time(calls: CountedCalls, place: Int64, slow: Int64) -> bool:
+    """Whether connections were free while calls waited for one: few were on the wire, and who waited opened its own."""
+    end_ns, pool_ns = calls.end_ns[place], np.maximum(calls.columns["pool_ns"][place], 0)
+    wire_ns = np.minimum(wire_start(calls.columns)[place], end_ns)
+    level, _ = waiting_level(wire_ns - pool_ns, wire_ns, end_ns)
+    reused = reused_share(calls.columns["connection_reused"][slow])
+    return level < BUSY_SHARE * steps(wire_ns, end_ns).peak and reused is not None and reused < NEW_SHARE
 
 
 def find_not_reused(calls: CountedCalls, place: Int64) -> list[Finding]:
@@ -94,31 +105,32 @@ def find_not_reused(calls: CountedCalls, place: Int64) -> list[Finding]:
 def find_buffered(calls: CountedCalls, place: Int64) -> list[Finding]:
     """Event streams whose pieces all come at once, at the end: something on the way holds them back."""
     columns = {name: column[place] for name, column in calls.columns.items()}
-    streams = (columns["first_event_ns"] != MISSING) & (columns["last_byte_ns"] != MISSING)
-    streams &= columns["first_byte_ns"] != MISSING
-    long = streams & ((columns["bytes_received"] >= BUFFERED_BYTES) | (columns["chunks"] >= BUFFERED_CHUNKS))
-    span_ns = elapsed(columns["first_byte_ns"], columns["last_byte_ns"])
-    whole_ns = elapsed(columns["start_ns"], columns["last_byte_ns"])
+    first_ns, last_ns, chunks, size = (
+        columns[name] for name in ("first_byte_ns", "last_byte_ns", "chunks", "bytes_received")
+    )
+    wait_ns, span_ns = elapsed(calls.start_ns[place], first_ns), elapsed(first_ns, last_ns)
+    streams = (columns["first_event_ns"] != MISSING) & (wait_ns != MISSING) & (span_ns != MISSING)
+    long = streams & ((size >= BUFFERED_BYTES) | (chunks >= BUFFERED_CHUNKS))
     seconds = np.maximum(span_ns, 1) / 1e9
-    fast = (columns["chunks"] >= CHUNKS_PER_S * seconds) & (columns["bytes_received"] >= BYTES_PER_S * seconds)
-    buffered = long & fast & (span_ns <= BUFFERED_SHARE * whole_ns)
-    if not buffered.any() or np.count_nonzero(buffered) * 2 < np.count_nonzero(long):
+    fast = (chunks >= CHUNKS_PER_S * seconds) & (size >= BYTES_PER_S * seconds)
+    buffered = long & fast & (span_ns <= BUFFERED_SHARE * (wait_ns + span_ns))
+    n_long, n_buffered = int(np.count_nonzero(long)), int(np.count_nonzero(buffered))
+    if not n_buffered or n_buffered * 2 < n_long:
         return []
-    waited_ns = int(elapsed(columns["start_ns"], columns["first_byte_ns"])[buffered].sum())
+    wait_ms = float(np.median(wait_ns[buffered])) / MS
     return [
         Finding(
             Cause.BUFFERED_STREAM,
-            f"{np.count_nonzero(buffered)} of {np.count_nonzero(long)} event streams came all at once, at their end: "
-            "something on the way buffers them",
+            f"{n_buffered} of {n_long} event streams came all at once, at their end: something on the way buffers them",
             {
-                "streams": int(np.count_nonzero(long)),
-                "buffered": int(np.count_nonzero(buffered)),
-                "wait_first_ms": waited_ns / MS / int(np.count_nonzero(buffered)),
+                "streams": n_long,
+                "buffered": n_buffered,
+                "wait_first_ms": wait_ms,
                 "span_ms": float(np.median(span_ns[buffered])) / MS,
             },
             _sites(calls, place[buffered]),
             "switch buffering and compression of text/event-stream off in the proxy or gateway (x-accel-buffering: no)",
-            cost_ms=waited_ns / MS / max(int(np.count_nonzero(buffered)), 1),
+            cost_ms=wait_ms,
         )
     ]
 

@@ -22,7 +22,7 @@ QUEUE_ORDER = 0.9
 CLIENT_SHARE = 0.2
 """Share of the difference that sending takes where the client is as slow as the server."""
 CHANCE = 0.01
-"""Greatest probability that errors fall on the upper half of the levels by chance (Fisher's exact test, one-sided)."""
+"""Greatest probability that errors fall on the high levels by chance (Fisher's exact test, one-sided)."""
 LOAD_STATUSES = (408, 429, 500, 502, 503, 504, 529)
 """Statuses by which a server says that it is overloaded; 400 or 404 have other reasons."""
 ERROR_TIMES = 2.0
@@ -72,15 +72,15 @@ def _queue_finding(calls: CountedCalls, place: Int64, level: Int64, waits_ns: tu
 
 
 def find_rising_errors(calls: CountedCalls, place: Int64) -> list[Finding]:
-    """Overload errors fall on the calls that start with more in flight than the median."""
+    """Overload errors fall on the calls that meet more than half of the highest level on the wire."""
     found = []
     for mine in _by_target(calls, place):
         if mine.size < LEAST_CALLS:
             continue
-        bad, level = _is_overload(calls, mine), _levels(calls, place, mine)
-        high = level > np.median(level)
+        bad, level = _is_overload(calls, mine), _highest_levels(calls, place, mine)
+        high = level > level.max() / 2
         n_high, n_bad, n_both = (int(np.count_nonzero(mask)) for mask in (high, bad, bad & high))
-        if not n_both or not n_high or n_high == mine.size:
+        if not n_both or min(n_high, mine.size - n_high) < LEAST_EACH:
             continue
         rate_high, rate_low = n_both / n_high, (n_bad - n_both) / (mine.size - n_high)
         if rate_high < ERROR_TIMES * rate_low or _chance(mine.size, n_high, n_bad, n_both) > CHANCE:
@@ -88,13 +88,13 @@ def find_rising_errors(calls: CountedCalls, place: Int64) -> list[Finding]:
         found.append(
             Finding(
                 Cause.ERRORS_RISE,
-                f"{rate_high:.0%} of calls fail above {int(np.median(level))} in flight, {rate_low:.0%} up to there",
+                f"{rate_high:.0%} of calls fail above {int(level.max()) // 2} on the wire, {rate_low:.0%} up to there",
                 {
                     "calls": int(mine.size),
                     "errors": n_bad,
                     "rate_high": rate_high,
                     "rate_low": rate_low,
-                    "level": float(np.median(level)),
+                    "level": int(level.max()) // 2,
                 },
                 sites_of(calls.frames[site] for site in calls.site[mine[bad]].tolist()),
                 "cap what is in flight at the level where errors begin; retries of them only add to it",
@@ -110,25 +110,18 @@ def _by_target(calls: CountedCalls, place: Int64) -> list[Int64]:
     return [place[target == index] for index in range(int(target.max(initial=-1)) + 1)]
 
 
-def _levels(calls: CountedCalls, place: Int64, mine: Int64) -> Int64:
-    """How many of the process's calls are on the wire when each of some goes on it, itself included."""
-    wire_ns = wire_start(calls.columns)
-    return steps(wire_ns[place], calls.end_ns[place]).at(wire_ns[mine])
-
-
 def _is_overload(calls: CountedCalls, place: Int64) -> NDArray[np.bool_]:
     late = (calls.columns["outcome"][place] == "timeout") & (calls.columns["error_type"][place] != "PoolTimeout")
     return np.asarray(np.isin(calls.columns["status"][place], LOAD_STATUSES) | late)
 
 
 def _highest_levels(calls: CountedCalls, place: Int64, mine: Int64) -> Int64:
-    """The most of the process's calls that are on the wire at once while each of some waits for its headers."""
-    wire = steps(wire_start(calls.columns)[place], calls.end_ns[place])
-    until_ns = calls.columns["headers_ns"][mine]
-    from_ns = until_ns - calls.columns["wait_ns"][mine]
+    """The most of the process's calls that are on the wire at once while each of some is there."""
+    wire_ns = wire_start(calls.columns)
+    wire = steps(wire_ns[place], calls.end_ns[place])
     levels = np.concatenate(([0], wire.in_flight, [0]))
-    first = np.searchsorted(wire.t_ns, from_ns, side="right")
-    stop = np.maximum(np.searchsorted(wire.t_ns, until_ns, side="left") + 1, first + 1)
+    first = np.searchsorted(wire.t_ns, wire_ns[mine], side="right")
+    stop = np.maximum(np.searchsorted(wire.t_ns, calls.end_ns[mine], side="left") + 1, first + 1)
     highest: Int64 = np.maximum.reduceat(levels, np.column_stack((first, stop)).ravel())[::2]
     return highest
 

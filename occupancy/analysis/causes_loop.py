@@ -14,8 +14,8 @@ LEAST_CHUNKS = 4
 """Pieces of a stream below which its longest gap says nothing about the others."""
 GAP_TIMES = 5.0
 """A stall is this many times as long as the other gaps of its stream on average."""
-STALL_SHARE = 0.2
-"""Share of the time from its first to its last byte that a stall takes: a busy machine stops a loop for less, often."""
+STALL_SHARE = 0.15
+"""Share of a stream's time, from start to last byte, that a stall takes: a busy machine stops a loop for less."""
 SAME_SHARE = 0.8
 """Share of two gaps that is common where they are one stall, and of the streams under way that must share it."""
 TOGETHER_SHARE = 0.5
@@ -131,8 +131,9 @@ def _is_stall(calls: CountedCalls, streams: Int64, stall: Int64, middle_ns: int)
         return False
     mine = streams[stall]
     gap_ns, span_ns = columns["max_gap_ns"][mine], columns["last_byte_ns"][mine] - columns["first_byte_ns"][mine]
+    whole_ns = columns["last_byte_ns"][mine] - calls.start_ns[mine]
     others_ns = (span_ns - gap_ns) / np.maximum(columns["chunks"][mine] - 2, 1)
-    large = (gap_ns >= GAP_TIMES * others_ns) & (gap_ns >= STALL_SHARE * span_ns)
+    large = (gap_ns >= GAP_TIMES * others_ns) & (gap_ns >= STALL_SHARE * whole_ns)
     together = columns["chunks_after_gap"][mine] > 1
     return bool(large.mean() >= SAME_SHARE and together.mean() >= TOGETHER_SHARE)
 

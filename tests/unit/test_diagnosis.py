@@ -1,0 +1,542 @@
+"""Programs as columns: each shows its cause and no other, and poor evidence gives no verdict."""
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from occupancy.analysis.columns import columns_of
+from occupancy.analysis.diagnosis import MOST_RUNS, diagnose
+from occupancy.analysis.findings import SITES, Cause, Diagnosis, Finding, merged, place_of
+from occupancy.call import Call, Frame, Kind, Outcome
+
+MS = 1_000_000
+FILE = "/home/me/agent.py"
+
+
+def at(line: int, function: str = "run") -> Frame:
+    return Frame(FILE, line, function)
+
+
+def call(start_ms: float, end_ms: float, line: int = 1, **fields: Any) -> Call:
+    """A call of the root task's; an answer of one piece, unless it says otherwise."""
+    start_ns, end_ns = int(start_ms * MS), int(end_ms * MS)
+    values: dict[str, Any] = {
+        "pid": 7,
+        "run": "task Task-1",
+        "async_task": "Task-1",
+        "thread": "MainThread",
+        "kind": Kind.GENERATE,
+        "label": "ask",
+        "call_stack": (at(line),),
+        "host": "api",
+        "path": "/v1/messages",
+        "start_ns": start_ns,
+        "headers_ns": end_ns,
+        "first_byte_ns": end_ns,
+        "last_byte_ns": end_ns,
+        "end_ns": end_ns,
+        "released_ns": end_ns,
+        "outcome": "ok",
+        "status": 200,
+        "connection_reused": True,
+        "chunks": 1,
+        "wait_ns": end_ns - start_ns,
+    }
+    return Call(**(values | fields))
+
+
+def many(n: int, make: Callable[[int], Call]) -> list[Call]:
+    return [make(number) for number in range(n)]
+
+
+def serial() -> list[Call]:
+    return [call(0, 200, 10), call(200, 550, 11, label="tool_search"), call(550, 900, 12, label="tool_fetch"),
+            call(900, 1100, 13)]  # fmt: skip
+
+
+def loop() -> list[Call]:
+    return many(5, lambda n: call(100 * n, 100 * n + 95, 20))
+
+
+def chain() -> list[Call]:
+    return many(3, lambda n: call(100 * n, 100 * n + 95, 30 + n))
+
+
+def one_call() -> list[Call]:
+    return [call(0, 100)]
+
+
+def retried_once() -> list[Call]:
+    return [call(0, 90, logical_id=1, status=503, outcome="http_error"), call(95, 200, logical_id=1, attempt=1)]
+
+
+def overlapped() -> list[Call]:
+    return many(6, lambda n: call(n, 200 + n, 40, async_task=f"Task-{n}", siblings=6))
+
+
+def partly() -> list[Call]:
+    return [call(0, 100, 50), call(100, 200, 51, label="tool_a"), call(200, 300, 52, label="tool_b"),
+            call(300, 400, 53), call(301, 402, 54, async_task="Task-9")]  # fmt: skip
+
+
+def idle() -> list[Call]:
+    return [call(0, 50, 60), call(400, 450, 61), call(600, 650, 62)]
+
+
+def sync_in_loop() -> list[Call]:
+    return many(
+        4, lambda n: call(100 * n, 100 * n + 99, 70, async_task=f"Task-{n}", siblings=4 - n, sync_in_event_loop=True)
+    )
+
+
+def semaphore() -> list[Call]:
+    return many(
+        8, lambda n: call(100 * (n // 2) + n, 100 * (n // 2) + 99 + n, 80, async_task=f"Task-{n}", siblings=8 - n)
+    )
+
+
+def lock() -> list[Call]:
+    return many(6, lambda n: call(100 * n, 100 * n + 99, 81, async_task=f"Task-{n}", siblings=6 - n))
+
+
+def on_threads(n: int, n_threads: int, line: int, prefix: str = "ThreadPoolExecutor-0", **fields: Any) -> list[Call]:
+    def make(number: int) -> Call:
+        name = f"{prefix}_{number % n_threads}"
+        start_ms = 100 * (number // n_threads) + number % n_threads
+        values = {"run": name, "thread": name, "async_task": None, "siblings": n - number} | fields
+        return call(start_ms, start_ms + 98, line, **values)
+
+    return many(n, make)
+
+
+def executor() -> list[Call]:
+    return on_threads(12, 3, 82)
+
+
+def pool() -> list[Call]:
+    waits = [0, 0, 100, 100, 200, 200, 300, 300]
+    return many(8, lambda n: call(0, waits[n] + 100, 83, async_task=f"Task-{n}", siblings=8, client_ns=0,
+                                  pool_ns=waits[n] * MS, wait_ns=99 * MS))  # fmt: skip
+
+
+def barrier() -> list[Call]:
+    spans = [(0, 80), (0, 300), (301, 600), (301, 380), (601, 680), (601, 900)]
+    return [call(*span, 84, async_task=f"Task-{n}", siblings=2, label=f"node {n}") for n, span in enumerate(spans)]
+
+
+def late(phase: str) -> list[Call]:
+    fields = {phase: 120 * MS, "connection_reused": False}
+    return many(4, lambda n: call(n, 200 + n, 90, async_task=f"Task-{n}", **fields))
+
+
+def server_queue() -> list[Call]:
+    few = many(8, lambda n: call(60 * n, 60 * n + 50, 91, async_task=f"Task-{n % 2}"))
+    return few + many(16, lambda n: call(600, 650 + 25 * n, 92, async_task=f"Task-{10 + n}", siblings=16))
+
+
+def errors_rise() -> list[Call]:
+    few = many(8, lambda n: call(60 * n, 60 * n + 50, 93, async_task=f"Task-{n % 2}"))
+    return few + many(16, lambda n: call(600, 650, 94, async_task=f"Task-{10 + n}", siblings=16, wait_ns=None,
+                                         **({"status": 429, "outcome": "http_error"} if n > 6 else {})))  # fmt: skip
+
+
+def stream(number: int, **fields: Any) -> Call:
+    """21 pieces from 100 ms on, 20 ms apart but for one gap of 400."""
+    values = {
+        "async_task": f"Task-{number}", "headers_ns": 50 * MS, "first_byte_ns": 100 * MS, "first_event_ns": 100 * MS,
+        "chunks": 21, "bytes_received": 4000, "max_gap_ns": 400 * MS, "max_gap_after_ns": 200 * MS,
+        "chunks_after_gap": 15,
+    }  # fmt: skip
+    return call(0, 900, 100, **(values | fields))
+
+
+def stalls() -> list[Call]:
+    return many(3, stream)
+
+
+def server_pauses() -> list[Call]:
+    return many(3, lambda n: stream(n, chunks_after_gap=1))
+
+
+def uneven_streams() -> list[Call]:
+    return many(3, lambda n: stream(n, max_gap_after_ns=(100 + 200 * n) * MS, max_gap_ns=150 * MS))
+
+
+def buffered() -> list[Call]:
+    fields = {"first_byte_ns": 897 * MS, "first_event_ns": 897 * MS, "headers_ns": 20 * MS, "max_gap_ns": MS}
+    return many(2, lambda n: stream(n, **fields, max_gap_after_ns=898 * MS, chunks=40, bytes_received=9000))
+
+
+def thinking_model() -> list[Call]:
+    """A long wait, then an answer at a model's own pace."""
+    fields = {"first_byte_ns": 860 * MS, "first_event_ns": 860 * MS, "max_gap_ns": 5 * MS}
+    return many(2, lambda n: stream(n, **fields, max_gap_after_ns=870 * MS, chunks=20, bytes_received=5000))
+
+
+def unclosed() -> list[Call]:
+    lost = [
+        call(n, 100 + n, 110, async_task=f"Task-{n}", outcome=Outcome.ABANDONED, last_byte_ns=None) for n in range(2)
+    ]
+    return [*lost, call(50, 150, 111, async_task="Task-9")]
+
+
+def held() -> list[Call]:
+    none = dict.fromkeys(("status", "headers_ns", "first_byte_ns", "last_byte_ns", "wait_ns"))
+    ended = {"outcome": "timeout", "error_type": "PoolTimeout"}
+    starved = call(110, 310, 113, pool_ns=200 * MS, client_ns=0, **none, **ended)
+    return [*(call(n, 100 + n, 112, async_task=f"Task-{n}") for n in range(2)), starved]
+
+
+def attempt(number: int, logical: int, start_ms: float, **fields: Any) -> Call:
+    values = {"logical_id": logical, "attempt": number, "status": 503, "outcome": "http_error", "request_bytes": 90}
+    return call(start_ms, start_ms + 50, 120, **(values | fields))
+
+
+def stacked() -> list[Call]:
+    return many(9, lambda n: attempt(n % 3, 1 + n // 3 * 3, 60 * n))
+
+
+def failing_items() -> list[Call]:
+    failed = many(4, lambda n: attempt(n % 2, 1 + n // 2 * 2, 60 * n, request_bytes=90 + n // 2,
+                                       async_task=f"Task-{n // 2}"))  # fmt: skip
+    return [*failed, call(0, 240, 121, async_task="Task-9")]
+
+
+def backoff() -> list[Call]:
+    return [attempt(0, 1, 0), attempt(1, 1, 400), attempt(2, 1, 900, status=200, outcome="ok")]
+
+
+def not_reused() -> list[Call]:
+    return many(12, lambda n: call(60 * (n // 3) + n % 3, 60 * (n // 3) + 50 + n % 3, 130, async_task=f"Task-{n % 3}",
+                                   connection_reused=False, connect_ns=5 * MS))  # fmt: skip
+
+
+def workers() -> list[Call]:
+    return many(12, lambda n: call(60 * (n // 3), 60 * (n // 3) + 59, 140, async_task=f"Task-{n % 3}", siblings=3))
+
+
+def executor_of_few() -> list[Call]:
+    """As many threads as work: nothing waits."""
+    return on_threads(3, 3, 141, siblings=3)
+
+
+def heartbeat() -> list[Call]:
+    """A plain loop in one of two gathered tasks: siblings, but no limit."""
+    return many(5, lambda n: call(100 * n, 100 * n + 99, 142, siblings=2))
+
+
+SERIAL, PARTLY, OVERLAPPED, ONE_CALL = Cause.SERIAL, Cause.PARTLY_OVERLAPPED, Cause.OVERLAPPED, Cause.ONE_CALL
+MATRIX: list[tuple[Callable[[], list[Call]], Cause, Cause | None, list[int]]] = [
+    (serial, SERIAL, SERIAL, [11, 12]),
+    (loop, SERIAL, SERIAL, [20]),
+    (chain, SERIAL, SERIAL, [30, 31, 32]),
+    (heartbeat, SERIAL, SERIAL, [142]),
+    (partly, PARTLY, PARTLY, [51, 52]),
+    (idle, SERIAL, Cause.MOSTLY_IDLE, [60, 61]),
+    (sync_in_loop, SERIAL, Cause.SYNC_IN_EVENT_LOOP, [70]),
+    (semaphore, PARTLY, Cause.CAPPED_SEMAPHORE, [80]),
+    (lock, SERIAL, Cause.CAPPED_SEMAPHORE, [81]),
+    (executor, PARTLY, Cause.CAPPED_EXECUTOR, [82]),
+    (pool, OVERLAPPED, Cause.CAPPED_POOL, [83]),
+    (barrier, PARTLY, Cause.BARRIER, [84]),
+    (lambda: late("pool_ns"), OVERLAPPED, Cause.LATE_POOL, [90]),
+    (lambda: late("connect_ns"), OVERLAPPED, Cause.LATE_CONNECT, [90]),
+    (lambda: late("tls_ns"), OVERLAPPED, Cause.LATE_TLS, [90]),
+    (server_queue, OVERLAPPED, Cause.LATE_SERVER, [92]),
+    (errors_rise, OVERLAPPED, Cause.ERRORS_RISE, [94]),
+    (stalls, OVERLAPPED, Cause.LOOP_STALLS, [100]),
+    (buffered, OVERLAPPED, Cause.BUFFERED_STREAM, [100]),
+    (unclosed, OVERLAPPED, Cause.UNCLOSED_RESPONSES, [110]),
+    (held, OVERLAPPED, Cause.UNCLOSED_RESPONSES, [112]),
+    (stacked, SERIAL, Cause.STACKED_RETRIES, [120]),
+    (backoff, ONE_CALL, Cause.RETRY_BACKOFF, [120]),
+    (not_reused, OVERLAPPED, Cause.NOT_REUSED, [130]),
+    (one_call, ONE_CALL, None, []),
+    (retried_once, ONE_CALL, None, []),
+    (overlapped, OVERLAPPED, None, []),
+    (server_pauses, OVERLAPPED, None, []),
+    (uneven_streams, OVERLAPPED, None, []),
+    (thinking_model, OVERLAPPED, None, []),
+    (failing_items, OVERLAPPED, None, []),
+    (workers, OVERLAPPED, None, []),
+    (executor_of_few, OVERLAPPED, None, []),
+]
+
+
+def diagnosis_of(calls: list[Call]) -> Diagnosis:
+    return diagnose(columns_of(calls))
+
+
+@pytest.mark.parametrize(("program", "verdict", "cause", "lines"), MATRIX)
+def test_each_program_shows_its_cause_and_no_other(
+    program: Callable[[], list[Call]], verdict: Cause, cause: Cause | None, lines: list[int]
+) -> None:
+    found = diagnosis_of(program())
+    assert [finding.cause for finding in found.findings] == ([] if cause is None else [cause]), found.findings
+    assert [one.cause for one in found.verdicts] == [verdict], found.verdicts
+    assert [site.line for finding in found.findings for site in finding.call_sites] == lines
+    assert found.warnings == ()
+    for finding in found.findings:
+        assert finding.action
+        assert all(isinstance(value, (int, float)) for value in finding.numbers.values())
+
+
+@pytest.mark.parametrize(("program", "verdict", "cause", "lines"), MATRIX)
+def test_the_order_of_calls_and_the_clock_do_not_matter(
+    program: Callable[[], list[Call]], verdict: Cause, cause: Cause | None, lines: list[int]
+) -> None:
+    calls = program()
+    rng = random.Random(7)
+    shuffled = rng.sample(calls, len(calls))
+    stamps = ("start_ns", "headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns", "end_ns", "released_ns")
+    for one in shuffled:
+        for name in stamps:
+            if getattr(one, name) is not None:
+                setattr(one, name, getattr(one, name) + 10**15)
+    found = diagnosis_of(shuffled)
+    assert set(found.causes) == ({cause} - {None})
+    assert [one.cause for one in found.verdicts] == [verdict]
+
+
+def test_the_numbers_of_the_reference_agent() -> None:
+    [finding] = diagnosis_of(serial()).findings
+    assert finding.sentence == (
+        "tool_search and tool_fetch ran one after another at agent.py:11 and agent.py:12; overlapped, about 0.75 s "
+        "instead of 1.10 s, if neither needs the other"
+    )
+    assert (finding.numbers["gain_ms"], finding.cost_ms, finding.runs) == (350, 350, ("task Task-1",))
+
+
+def test_nothing_gives_nothing() -> None:
+    assert diagnosis_of([]) == Diagnosis((), None, (), ())
+    assert diagnosis_of([call(0, 5, kind=Kind.OTHER)]) == Diagnosis((), None, (), ())
+
+
+# Which calls are one run
+
+
+def in_run(calls: list[Call], **fields: Any) -> list[Call]:
+    return [dataclasses.replace(one, **fields) for one in calls]
+
+
+def test_five_serial_users_are_serial_five_times() -> None:
+    calls = [one for n in range(5) for one in in_run(serial(), run=f"task Task-{n}", async_task=f"Task-{n}")]
+    found = diagnosis_of(calls)
+    assert [one.cause for one in found.verdicts] == [SERIAL] * 5
+    assert found.process is not None
+    assert (found.process.cause, found.process.peak) == (SERIAL, 5)
+    assert found.process.sentence == "5 runs: 5 serial; up to 5 in flight together"
+    [finding] = found.findings
+    assert (finding.cause, finding.runs) == (SERIAL, tuple(f"task Task-{n}" for n in range(5)))
+    assert (finding.numbers["runs"], finding.cost_ms) == (5, 5 * 350)
+
+
+def test_a_task_of_one_name_in_two_processes_is_two_runs() -> None:
+    found = diagnosis_of(in_run(loop(), pid=1) + in_run(loop(), pid=2))
+    assert [one.cause for one in found.verdicts] == [SERIAL, SERIAL]
+
+
+def test_a_trace_crosses_processes() -> None:
+    found = diagnosis_of(in_run(loop(), pid=1, run="a" * 32) + in_run(loop(), pid=2, run="a" * 32))
+    assert [(one.cause, one.peak) for one in found.verdicts] == [(OVERLAPPED, 2)]
+
+
+def test_gathered_agents_are_one_run_of_several_branches() -> None:
+    calls = [one for n in range(3) for one in in_run(serial(), async_task=f"Task-{n + 2}")]
+    found = diagnosis_of(calls)
+    [verdict] = found.verdicts
+    assert (verdict.cause, verdict.sentence) == (
+        PARTLY, "partly overlapped: up to 3 in flight, mean 3.00; 3 branches at once, each serial in itself",
+    )  # fmt: skip
+
+
+def thread_run(calls: list[Call], name: str, **fields: Any) -> list[Call]:
+    return in_run(calls, run=name, thread=name, async_task=None, **fields)
+
+
+def test_the_threads_of_an_executor_belong_to_the_main_thread_that_waits_for_them() -> None:
+    tools = [thread_run([call(200, 550, 11 + n)], f"ThreadPoolExecutor-0_{n}")[0] for n in range(2)]
+    found = diagnosis_of([*thread_run([call(0, 200, 10), call(550, 750, 13)], "MainThread"), *tools])
+    assert [(one.run, one.cause, one.n) for one in found.verdicts] == [("MainThread", OVERLAPPED, 4)]
+
+
+def test_plain_threads_between_its_calls_belong_to_the_main_thread() -> None:
+    tools = [thread_run([call(200, 550, 11 + n)], f"Thread-{n} (tool)")[0] for n in range(2)]
+    found = diagnosis_of([*thread_run([call(0, 200, 10), call(550, 750, 13)], "MainThread"), *tools])
+    assert [(one.run, one.cause) for one in found.verdicts] == [("MainThread", OVERLAPPED)]
+
+
+def test_where_the_main_thread_works_beside_its_threads_nothing_is_said() -> None:
+    main = thread_run([call(0, 200, 10), call(200, 500, 11), call(550, 750, 13)], "MainThread")
+    found = diagnosis_of([*main, *thread_run([call(200, 550, 12)], "ThreadPoolExecutor-0_0")])
+    assert {one.cause for one in found.verdicts} == {Cause.UNKNOWN}
+    assert found.findings == ()
+    assert found.warnings == ("some calls cannot be told apart by run: mark runs with occupancy.agent_run",)
+
+
+def test_threads_that_look_alike_may_serve_users_and_nothing_is_said() -> None:
+    calls = [one for n in range(5) for one in thread_run(serial(), f"ThreadPoolExecutor-0_{n}")]
+    found = diagnosis_of(calls)
+    [verdict] = found.verdicts
+    assert (verdict.run, verdict.cause, verdict.peak) == ("ThreadPoolExecutor-0", Cause.UNKNOWN, 5)
+    assert found.findings == ()
+
+
+def test_threads_of_an_executor_that_call_in_turn_may_serve_users() -> None:
+    calls = [thread_run([call(100 * n, 100 * n + 90, 20)], f"ThreadPoolExecutor-0_{n % 2}")[0] for n in range(4)]
+    assert [one.cause for one in diagnosis_of(calls).verdicts] == [Cause.UNKNOWN]
+
+
+def test_threads_named_like_workers_that_are_no_executors_are_runs_of_their_own() -> None:
+    calls = [one for n in range(2) for one in thread_run(serial(), f"agent_{n}")]
+    assert [(one.run, one.cause) for one in diagnosis_of(calls).verdicts] == [("agent_0", SERIAL), ("agent_1", SERIAL)]
+
+
+def test_a_second_thread_of_one_name_is_known_by_its_run() -> None:
+    calls = thread_run(one_call(), "asyncio_0") + in_run(thread_run(one_call(), "asyncio_0"), run="asyncio_0 #2")
+    assert [(one.run, one.n) for one in diagnosis_of(calls).verdicts] == [("asyncio", 2)]
+
+
+def test_a_notebook_is_judged_cell_by_cell() -> None:
+    def cell(number: int, calls: list[Call], shift_ms: int) -> list[Call]:
+        helper = Frame("cell 1", 2, "ask")
+        return [
+            dataclasses.replace(one, start_ns=one.start_ns + shift_ms * MS, end_ns=(one.end_ns or 0) + shift_ms * MS,
+                                call_stack=(helper, Frame(f"cell {number}", 3 + n, "<module>")))
+            for n, one in enumerate(calls)
+        ]  # fmt: skip
+
+    found = diagnosis_of(cell(12, serial(), 0) + cell(13, overlapped(), 60_000) + cell(14, one_call(), 200_000))
+    assert [(one.run, one.cause) for one in found.verdicts] == [
+        ("cell 12", SERIAL), ("cell 13", OVERLAPPED), ("cell 14", ONE_CALL),
+    ]  # fmt: skip
+    [finding] = found.findings
+    assert [str(site) for site in finding.call_sites] == ["cell 12, line 4", "cell 12, line 5"]
+
+
+# What is left out, and what is warned about
+
+
+def test_a_span_around_another_is_one_call_told_twice() -> None:
+    calls = serial()
+    for number, one in enumerate(list(calls)):
+        one.span_id, one.parent_span_id = f"{number:016x}", f"{number + 100:016x}"
+        calls.append(
+            dataclasses.replace(one, span_id=one.parent_span_id, parent_span_id=None, start_ns=one.start_ns - 5)
+        )
+    found = diagnosis_of(calls)
+    assert [(one.cause, one.n) for one in found.verdicts] == [(SERIAL, 4)]
+    assert found.warnings == (
+        "4 calls hold another call's span inside: one call told twice, which would look like overlap",
+    )
+
+
+def test_calls_left_open_are_warned_about_but_not_in_a_live_log() -> None:
+    calls = [*serial(), call(0, 0, 99, end_ns=None, released_ns=None, outcome=Outcome.OPEN)]
+    assert diagnosis_of(calls).warnings == (
+        "1 calls never ended: they count as in flight to the last sign of their process",
+    )
+    assert diagnose(columns_of(calls), until_ns=2000 * MS).warnings == ()
+
+
+def test_telemetry_makes_nothing_overlap() -> None:
+    uploads = many(20, lambda n: call(50 * n, 50 * n + 40, 150, kind=Kind.OTHER, async_task="uploader"))
+    assert diagnosis_of(serial() + uploads) == diagnosis_of(serial())
+
+
+def test_more_runs_than_are_looked_at() -> None:
+    calls = many(MOST_RUNS + 5, lambda n: call(n, n + 10, run=f"agent#{n}"))
+    found = diagnosis_of(calls)
+    assert len(found.verdicts) == MOST_RUNS + 5
+    assert found.warnings == (f"causes were looked for in the {MOST_RUNS} runs with the most calls",)
+    assert found.process is not None
+    assert found.process.sentence == f"one call in each of {MOST_RUNS + 5} runs, up to 10 in flight together"
+
+
+def test_a_barrier_that_is_declared_is_none() -> None:
+    calls = barrier()
+    for place in (2, 3):
+        calls[place].after = "node 1"
+    for place in (4, 5):
+        calls[place].after = "node 2"
+    assert Cause.BARRIER not in diagnosis_of(calls).causes
+
+
+def test_a_join_is_no_barrier() -> None:
+    spans = [(0, 80, 1), (0, 300, 2), (301, 400, 3), (401, 480, 1), (401, 700, 2)]
+    calls = [call(start, end, 84, async_task=f"Task-{task}", siblings=2) for start, end, task in spans]
+    assert Cause.BARRIER not in diagnosis_of(calls).causes
+
+
+def test_findings_of_one_cause_and_place_are_one() -> None:
+    one = Finding(SERIAL, "a", {"calls": 2}, (at(1),), "do", ("x",), 5)
+    other = Finding(SERIAL, "b", {"calls": 3}, (at(1),), "do", ("y",), 9)
+    apart = Finding(SERIAL, "c", {"calls": 3}, (at(2),), "do", ("y",), 20)
+    assert merged([one, other, apart]) == (
+        apart, Finding(SERIAL, "b", {"calls": 3, "runs": 2}, (at(1),), "do", ("x", "y"), 14),
+    )  # fmt: skip
+    assert merged([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("frame", "place"),
+    [(at(3), "agent.py:3"), (Frame("cell 4", 2, "f"), "cell 4, line 2"), (Frame(r"C:\me\a.py", 2, "f"), "a.py:2")],
+)
+def test_a_call_site_in_a_sentence(frame: Frame, place: str) -> None:
+    assert place_of(frame) == place
+
+
+# Whatever the columns hold
+
+OPTIONAL_NS = st.none() | st.integers(0, 300 * MS)
+ANYTHING = st.builds(
+    call,
+    st.integers(0, 300),
+    st.integers(0, 300),
+    st.integers(1, 3),
+    run=st.sampled_from((None, "agent#1", "a" * 32, "task Task-1", "asyncio_0", "MainThread")),
+    pid=st.integers(1, 2),
+    async_task=st.sampled_from((None, "Task-1", "Task-2")),
+    thread=st.sampled_from((None, "MainThread", "asyncio_0", "asyncio_1")),
+    label=st.sampled_from((None, "a", "tool_b")),
+    after=st.sampled_from((None, "a", "a\nb")),
+    siblings=st.none() | st.integers(1, 5),
+    logical_id=st.integers(0, 4),
+    attempt=st.integers(0, 2),
+    status=st.none() | st.sampled_from((200, 429, 503)),
+    outcome=st.sampled_from([str(outcome) for outcome in Outcome]),
+    error_type=st.sampled_from((None, "PoolTimeout", "503")),
+    first_byte_ns=OPTIONAL_NS,
+    first_event_ns=OPTIONAL_NS,
+    last_byte_ns=OPTIONAL_NS,
+    headers_ns=OPTIONAL_NS,
+    pool_ns=OPTIONAL_NS,
+    wait_ns=OPTIONAL_NS,
+    connect_ns=OPTIONAL_NS,
+    max_gap_ns=OPTIONAL_NS,
+    max_gap_after_ns=OPTIONAL_NS,
+    chunks=st.integers(0, 30),
+    chunks_after_gap=st.none() | st.integers(1, 9),
+    bytes_received=st.integers(0, 10_000),
+    connection_reused=st.none() | st.booleans(),
+    sync_in_event_loop=st.booleans(),
+    span_id=st.sampled_from((None, "1" * 16, "2" * 16)),
+    parent_span_id=st.sampled_from((None, "1" * 16, "2" * 16)),
+    call_stack=st.sampled_from(((), (at(1),), (at(1), at(5)), (Frame("cell 2", 1, "f"),))),
+)
+
+
+@given(st.lists(ANYTHING, max_size=14), st.none() | st.integers(0, 400 * MS))
+def test_whatever_the_columns_hold_there_is_a_diagnosis(calls: list[Call], until_ns: int | None) -> None:
+    found = diagnose(columns_of(calls), until_ns)
+    assert sum(one.n for one in found.verdicts) <= len(calls)
+    assert all(one.n_logical <= one.n and one.peak <= one.n for one in found.verdicts)
+    for finding in found.findings:
+        assert finding.cost_ms >= 0
+        assert len(finding.call_sites) <= SITES
+    assert list(found.findings) == sorted(found.findings, key=lambda finding: -finding.cost_ms)
