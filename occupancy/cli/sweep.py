@@ -55,6 +55,7 @@ def command(**given: Any) -> int:
 
 def _sweep(given: dict[str, Any]) -> int:
     from occupancy.probe.api import SweepJob, conditions_of
+    from occupancy.probe.errors import InvalidError
 
     target, options = _target(given), _options(given)
     probing.check_outputs(given["outs"], _writers(None))
@@ -79,7 +80,13 @@ def _sweep(given: dict[str, Any]) -> int:
             asyncio.run(job.run())
         except KeyboardInterrupt:
             is_interrupted = True
-    result = job.result(is_interrupted=is_interrupted)
+    try:
+        result = job.result(is_interrupted=is_interrupted)
+    except InvalidError as error:
+        if not is_interrupted:
+            raise
+        click.echo(f"occupancy: interrupted; {error}", err=True)
+        return probing.INTERRUPTED
     click.echo(str(result))
     probing.write_outputs(given["outs"], _writers(result))
     if is_interrupted:

@@ -69,6 +69,8 @@ class SweepJob:
             InvalidError: That is not even one level with a good answer.
         """
         sweep = self._sweep
+        retries = sum(call.attempt > 0 for call in self._log.calls) if self._log is not None else 0
+        hidden = [f"{retries} retries are hidden in these latencies: measure with the client's own retries off"]
         try:
             return SweepResult(
                 conditions=conditions_of(self._swept),
@@ -79,7 +81,7 @@ class SweepJob:
                 wall_s=sweep.wall_s,
                 sent=sweep.sent,
                 partial=sweep.partial,
-                notes=tuple(sweep.notes),
+                notes=(*sweep.notes, *(hidden if retries else [])),
                 is_interrupted=is_interrupted,
                 log=self._log,
             )

@@ -44,6 +44,13 @@ class EnvironmentResult:
         return self.verdict is not None and self.verdict.passed and self.verdict.invalid is None
 
     @property
+    def word(self) -> str:
+        """The verdict in one word."""
+        if self.verdict is None:
+            return "unreachable"
+        return "invalid" if self.verdict.invalid else "pass" if self.passed else "FAIL"
+
+    @property
     def change(self) -> Change | None:
         """Against the earlier measurement; None without one."""
         return compare(self.before, self.measured.warm) if self.measured is not None and self.before else None

@@ -51,7 +51,7 @@ def plot_budget(result: "BudgetResult", ax: Axes | None = None) -> Axes:
             f"budget {one.budget.p95_s:g} s", (place + 0.42, one.budget.p95_s), (0, 3), textcoords="offset points",
             ha="right", fontsize=8, color=BUDGET,
         )  # fmt: skip
-    names = [f"{one.name}\n{'pass' if one.passed else 'fail'}" for one in result.environments]
+    names = [f"{one.name}\n{one.word}" for one in result.environments]
     ax.set_xticks(range(len(names)), names, color=INK, parse_math=False)
     ax.set_xlim(-0.6, len(names) - 0.4)
     ax.set_ylim(bottom=0)

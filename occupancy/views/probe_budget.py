@@ -39,10 +39,10 @@ def environment_row(one: "EnvironmentResult") -> tuple[str, ...]:
     """Give an environment in the columns of `HEADERS`."""
     verdict = one.verdict
     if verdict is None:
-        return (one.name, "unreachable", "-", "-", "-", "-", "-", "-")
+        return (one.name, one.word, "-", "-", "-", "-", "-", "-")
     return (
         one.name,
-        "invalid" if verdict.invalid else "pass" if verdict.passed else "FAIL",
+        one.word,
         duration_of_ms(None if verdict.cold_s is None else verdict.cold_s * 1e3),
         _quantile(verdict.warm_p50),
         _quantile(verdict.warm_p95),

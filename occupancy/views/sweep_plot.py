@@ -59,9 +59,14 @@ def plot_effective(capacity: Capacity, ax: Axes | None = None) -> Axes:
             )
     ax.axvline(capacity.recommended, color=QUIET, linewidth=0.8, linestyle=":")
     ax.annotate(
-        f" use {capacity.recommended}", (capacity.recommended, 0.02), xycoords=("data", "axes fraction"), color=QUIET
+        f" use {capacity.recommended}", (capacity.recommended, 0.03), xycoords=("data", "axes fraction"), color=QUIET
     )
     _finish(ax, workers, "effective concurrency")
+    # Both axes double: the ideal is a straight line, and small levels are as easy to tell from it as large ones.
+    ax.set_yscale("log", base=2)
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.set_ylim(min(0.8, *(level.best for level in capacity.levels)) * 0.9, max(workers) * 1.6)
     return ax
 
 

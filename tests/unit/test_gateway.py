@@ -94,6 +94,7 @@ def test_first_come_first_served_exactly(c: int, k: int, rounds: int) -> None:
     assert seen.ok() == n
 
 
+@settings(deadline=None)
 @given(c=st.integers(1, 30), k=st.integers(1, 10), n=st.integers(1, 60))
 def test_delay_outside_the_slot(c: int, k: int, n: int) -> None:
     n, outside_s = max(c, n), 0.5
@@ -104,6 +105,7 @@ def test_delay_outside_the_slot(c: int, k: int, n: int) -> None:
         assert seen.wall_s == outside_s + math.ceil(n / k)
 
 
+@settings(deadline=None)
 @given(c=st.integers(1, 60), k=st.integers(1, 20), timeout=st.integers(0, 20))
 def test_time_outs_of_a_burst(c: int, k: int, timeout: int) -> None:
     c = max(c, k)
@@ -112,6 +114,7 @@ def test_time_outs_of_a_burst(c: int, k: int, timeout: int) -> None:
     assert all(took == timeout + 0.5 for took, end in zip(seen.latency_s, seen.ended, strict=True) if end == "overdue")
 
 
+@settings(deadline=None)
 @given(c=st.integers(1, 60), k=st.integers(1, 20), queue=st.integers(0, 20))
 def test_refusals_of_a_burst(c: int, k: int, queue: int) -> None:
     seen = load(c, c, capacity=k, service_s=1.0, queue=queue)
