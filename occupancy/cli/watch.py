@@ -1,5 +1,6 @@
 """`occupancy watch`."""
 
+import json
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ from occupancy.cli.following import PIECE_BYTES, FollowedFile
 from occupancy.errors import ReadError
 from occupancy.formats.journal_lines import PREFIX, Clock, Tail
 from occupancy.journal import boot_id
-from occupancy.views.live import NARROWEST, OPEN_ROWS, LiveCalls, frame
+from occupancy.views.live import NARROWEST, OPEN_ROWS, LiveCalls, frame, to_json
 from occupancy.views.text import count, plain, shorten
 
 FIXED_LINES = 13
@@ -35,7 +36,8 @@ TERMINAL_S, PLAIN_S = 0.5, 5.0
     metavar="SECONDS",
     help=f"Between frames: {TERMINAL_S:g} on a terminal, else {PLAIN_S:g}.",
 )
-def command(file: str, once: bool, interval: float | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Frames as JSON, one a line; units are in the names.")
+def command(file: str, once: bool, interval: float | None, as_json: bool) -> None:
     """Watch the calls of programs that write a journal to FILE now.
 
     Shows what is in flight, the last minute, the calls that have been open longest, failures and rates, until Ctrl-C.
@@ -48,9 +50,10 @@ def command(file: str, once: bool, interval: float | None) -> None:
         raise ReadError(f"cannot read {file!r}: there is no such file")
     if once:
         watched.read_all()
-        click.echo(watched.frame(time.monotonic_ns(), _width(console)).plain)
+        now_ns = time.monotonic_ns()
+        click.echo(watched.json(now_ns) if as_json else watched.frame(now_ns, _width(console)).plain)
         return
-    show = _on_terminal if console.is_terminal else _as_text
+    show = _as_json if as_json else _on_terminal if console.is_terminal else _as_text
     try:
         with _ended_by_signals():
             show(watched, console, interval)
@@ -63,25 +66,33 @@ def command(file: str, once: bool, interval: float | None) -> None:
 def _on_terminal(watched: "Watched", console: Console, interval_s: float | None) -> None:
     """Draw in place, also while a long file is read for the first time."""
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        _follow(watched, console, interval_s or TERMINAL_S, lambda text: live.update(text, refresh=True))
+
+        def show(now_ns: int) -> None:
+            rows = max(min(console.height - FIXED_LINES, OPEN_ROWS * 2), 3)
+            live.update(watched.frame(now_ns, _width(console), rows), refresh=True)
+
+        _follow(watched, interval_s or TERMINAL_S, show)
 
 
 def _as_text(watched: "Watched", console: Console, interval_s: float | None) -> None:
-    def show(text: Text) -> None:
-        click.echo(text.plain + "\n")
-
     watched.read_all()
-    _follow(watched, console, interval_s or PLAIN_S, show)
+    _follow(
+        watched, interval_s or PLAIN_S, lambda now_ns: click.echo(watched.frame(now_ns, _width(console)).plain + "\n")
+    )
 
 
-def _follow(watched: "Watched", console: Console, interval_s: float, show: Callable[[Text], None]) -> NoReturn:
+def _as_json(watched: "Watched", console: Console, interval_s: float | None) -> None:
+    watched.read_all()
+    _follow(watched, interval_s or PLAIN_S, lambda now_ns: click.echo(watched.json(now_ns)))
+
+
+def _follow(watched: "Watched", interval_s: float, show: Callable[[int], None]) -> NoReturn:
     next_s = 0.0
     while True:
         more = watched.read()
         now_s = time.monotonic()
         if now_s >= next_s:
-            rows = max(min(console.height - FIXED_LINES, OPEN_ROWS * 2), 3) if console.is_terminal else OPEN_ROWS
-            show(watched.frame(time.monotonic_ns(), _width(console), rows))
+            show(time.monotonic_ns())
             next_s = time.monotonic() + interval_s
         elif not more:
             time.sleep(next_s - now_s)
@@ -145,6 +156,12 @@ class Watched:
         state = self._state()
         heading = Text(f"{shorten(plain(self._path), width - len(state) - 2)}: {state}", style="dim")
         return Text("\n").join([heading, frame(self._calls.snapshot(now_ns), now_ns, width, rows, self._notes())])
+
+    def json(self, now_ns: int) -> str:
+        """Give what is known now as one line of JSON."""
+        self._calls.look_for_processes(now_ns, self._is_running)
+        head = {"file": self._path, "found": self._file.found, "n_processes": self._tail.processes}
+        return json.dumps({**head, **to_json(self._calls.snapshot(now_ns), now_ns), "n_bad_lines": self._tail.bad})
 
     def _state(self) -> str:
         if not self._file.found:

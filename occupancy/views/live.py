@@ -7,7 +7,7 @@ knows as rich text, `frame(...).plain` as ASCII. Neither looks at a clock: times
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.text import Text
@@ -15,8 +15,7 @@ from rich.text import Text
 from occupancy.analysis.steps import Int64, Steps, steps
 from occupancy.call import Call, Kind, Outcome
 from occupancy.views.sparkline import sparkline
-from occupancy.views.tables import table
-from occupancy.views.text import count, plain, shorten
+from occupancy.views.text import count, plain, shorten, table
 from occupancy.views.timeline import NO_LABEL
 
 SECOND_NS = 1_000_000_000
@@ -30,6 +29,8 @@ FAILED = frozenset({Outcome.HTTP_ERROR, Outcome.TIMEOUT, Outcome.ERROR})
 TOO_MANY_REQUESTS = 429
 OPEN_ROWS = 10
 """Open calls that are listed."""
+OPEN_FIELDS = ("pid", "label", "run", "method", "host", "path", "model")
+"""What the JSON tells of them besides their age and call site."""
 NARROWEST = 50
 
 BOLD, QUIET, BAD = "bold", "dim", "bold red"
@@ -172,6 +173,27 @@ def _clipped(in_flight: Steps, begin_ns: int, now_ns: int) -> Steps:
         t_ns=np.concatenate(([begin_ns], in_flight.t_ns[inside], [now_ns])),
         in_flight=np.concatenate(([in_flight.at(begin_ns)], in_flight.in_flight[inside], [0])),
     )
+
+
+def to_json(seen: Snapshot, now_ns: int) -> dict[str, Any]:
+    """Give what a frame shows as what `json.dumps` takes, with all calls that are open."""
+    return {
+        "in_flight": len(seen.open_calls),
+        "peak_last_minute": seen.in_flight.peak,
+        "calls_per_s_last_10_s": seen.rate_now,
+        "calls_per_s_last_minute": seen.rate_minute,
+        "last_minute": dataclasses.asdict(seen.minute),
+        "all": dataclasses.asdict(seen.all),
+        "open_calls": [
+            {
+                "open_for_ms": max(now_ns - call.start_ns, 0) / 1e6,
+                **{name: getattr(call, name) for name in OPEN_FIELDS},
+                "call_site": None if call.call_site is None else str(call.call_site),
+            }
+            for call in seen.open_calls
+        ],
+        "n_left_open": len(seen.left_open),
+    }
 
 
 def frame(seen: Snapshot, now_ns: int, width: int = 80, rows: int = OPEN_ROWS, notes: Iterable[str] = ()) -> Text:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,32 @@ def test_one_frame(tmp_path: Path) -> None:
     assert lines[-1] == f"1 bad line, the last: {'a torn line'}"
 
 
+def test_one_frame_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    journal_of(path, 1).close()
+    told = json.loads(run(str(path), "--once", "--json").output)
+    (call,) = told.pop("open_calls")
+    assert call.pop("open_for_ms") >= 5000
+    empty = dict.fromkeys(("run", "method", "host", "path", "model", "call_site"))
+    assert call == {"pid": os.getpid(), "label": "step2", **empty}
+    ended = {"ended": 1, "failed": 1, "too_many": 1}
+    assert told.pop("calls_per_s_last_10_s") == told.pop("calls_per_s_last_minute") > 0
+    assert told == {
+        "file": str(path), "found": True, "n_processes": 1, "in_flight": 1, "peak_last_minute": 2,
+        "last_minute": ended, "all": ended, "n_left_open": 0, "n_bad_lines": 0,
+    }  # fmt: skip
+
+
+def test_json_goes_on_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    with Screen(path, terminal=False, options=["--json"]) as screen:
+        screen.wait_for(b'"found": false')
+        journal_of(path, 1).close()
+        screen.wait_for(b'"in_flight": 1,')
+        screen.wait_for(b"\n{")
+        assert screen.end(signal.SIGINT) == 0
+
+
 def test_processes_that_are_gone_are_told(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     gone = subprocess.Popen([sys.executable, "-c", ""])
@@ -236,8 +263,8 @@ def test_an_empty_file_is_a_journal_that_has_not_begun(tmp_path: Path) -> None:
 class Screen:
     """A watch on a pseudo-terminal, or in a pipe; killed at the end of the block."""
 
-    def __init__(self, path: Path, *, terminal: bool) -> None:
-        command = [sys.executable, "-c", WATCH, str(path), "--interval", "0.05"]
+    def __init__(self, path: Path, *, terminal: bool, options: Sequence[str] = ()) -> None:
+        command = [sys.executable, "-c", WATCH, str(path), "--interval", "0.05", *options]
         environ = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "30"}
         self.fd, theirs = pty.openpty() if terminal else os.pipe()
         self.process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environ)
