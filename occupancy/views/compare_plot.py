@@ -73,8 +73,10 @@ def _draw_totals(ax: Axes, changes: list[LabelChange], names: tuple[str, str]) -
     ax.tick_params(axis="y", length=0, labelcolor=INK, labelsize=9)
     _draw_side(ax, rows - 0.19, [(change.total_ms.before, change.n.before) for change in shown], names[0], BEFORE)
     _draw_side(ax, rows + 0.19, [(change.total_ms.after, change.n.after) for change in shown], names[1], AFTER)
-    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=9, frameon=False, borderaxespad=0.2,
-              handlelength=1.2, columnspacing=1.2, labelcolor=QUIET)  # fmt: skip
+    legend = ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=9, frameon=False, borderaxespad=0.2,
+                       handlelength=1.2, columnspacing=1.2, labelcolor=QUIET)  # fmt: skip
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def _draw_side(ax: Axes, y: NDArray[Any], totals: list[tuple[float, float]], name: str, colour: str) -> None:

@@ -237,7 +237,7 @@ def _waterfall(bars: CallBars) -> str:
     marks = [("first-byte", "first byte")] if np.any(bars.first_byte_ns >= 0) else []
     marks += [("failed", "failed")] * bool(bars.failed.any()) + [("open", "still open")] * bool(bars.is_open.any())
     return (
-        '<div class="scroll tall" tabindex="0" role="region" '
+        '<div class="scroll" tabindex="0" role="region" '
         'aria-label="Waterfall; its numbers are in the table of calls">'
         '<div class="chart" id="waterfall-chart"></div></div>\n'
         f'<output id="waterfall-view" class="note"></output>\n{_legend(phases + marks)}'

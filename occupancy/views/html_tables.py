@@ -118,7 +118,7 @@ def table(
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
     sortable = ' class="sortable"' if sorted_by else ""
     return (
-        f'<div class="scroll tall" tabindex="0" role="region" aria-labelledby="{key}-caption">\n'
+        f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{key}-caption">\n'
         f'<table id="{key}"{sortable}><caption id="{key}-caption">{escaped(caption)}</caption>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
     )

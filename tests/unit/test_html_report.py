@@ -187,6 +187,13 @@ def test_what_is_not_quite_nothing_or_all_is_not_rounded_to_it() -> None:
     ]  # fmt: skip
 
 
+def test_the_shares_of_the_wall_are_drawn_and_told() -> None:
+    page = page_of([step("a", 0, 100), step("b", 200, 500), step("c", 300, 400)])
+    parts = {str(found["class"]): found["style"] for tag, found in page.elements if tag == "span" and "style" in found}
+    assert parts == {"none": "width:20.0000%", "one": "width:60.0000%", "more": "width:20.0000%"}
+    assert "nothing in flight 20%one 60%two or more 20%" in page.text
+
+
 def test_the_verdict_stands_where_no_finding_is_given() -> None:
     page = page_of(SERIAL)
     assert "Serial\n4 calls, never more than 1 in flight" in page.text
@@ -301,6 +308,12 @@ def test_every_text_of_a_log_is_escaped_wherever_it_stands() -> None:
     assert all("<" not in label for label in labels)  # plotly reads tags in texts
 
 
+def test_values_of_the_charts_cannot_end_their_script() -> None:
+    page = Page(module._page("A page", "", {"a": EVIL}, ""))
+    assert page.data() == {"a": EVIL}
+    assert len(page.scripts) == 3
+
+
 def test_no_prompt_key_or_query_is_in_the_page() -> None:
     call = step("plan", 0, 100, path="/v1/chat?api_key=sk-SECRET#frag", key_id="deadbeef", request_id="req-SECRET",
                 call_stack=(Frame("/home/somebody/agent/agent.py", 3, "f"),), host="api.example.com")  # fmt: skip
@@ -397,9 +410,10 @@ def test_ids_are_given_once_and_what_is_referred_to_is_there() -> None:
         assert {str(found[name]) for _, found in page.elements if name in found} <= set(ids)
 
 
-def test_the_page_of_a_million_calls_is_bounded() -> None:
-    size = len(html_report(many(1_000_000, peak_at=7), title="A page", before=many(200_000, peak_at=7)))
-    assert size < 8_000_000  # and plotly's script
+def test_the_size_of_a_page_is_bounded() -> None:
+    sizes = [len(html_report(many(n, 7), title="A page", before=many(n, 7))) for n in (60_000, 240_000)]
+    assert sizes[1] < 8_000_000  # and plotly's script
+    assert sizes[1] / sizes[0] == pytest.approx(1, abs=0.05)
 
 
 def test_the_numbers_need_no_script() -> None:

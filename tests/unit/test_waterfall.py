@@ -184,6 +184,12 @@ def test_a_call_of_no_length_is_a_hairline() -> None:
     assert image[image.shape[0] - y, x - 40 : x - 10].min() > 200
 
 
+def test_second_0_is_that_of_the_steps_the_first_start_of_a_call_that_lasts() -> None:
+    ax = waterfall(columns_of([step("blink", 0, 0), step("plan", 100, 300)]))
+    assert bars(ax)[REST] == [(0, 0.2, 1)]
+    assert ax.get_xlim()[0] == pytest.approx(-0.1)
+
+
 def test_neighbours_differ_in_greyscale_or_by_pattern() -> None:
     def luminance(colour: str) -> float:
         return float(np.array([0.2126, 0.7152, 0.0722]) @ [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
@@ -229,6 +235,7 @@ def test_the_users_axes_are_drawn_on_and_small_ones_have_ridges() -> None:
     low = Figure(figsize=(4, 2)).add_subplot()
     waterfall(columns_of(calls), low)
     assert row_names(low) == [(0, "plan")]
+    assert "peak 1 of 40 calls" in texts(low)
 
 
 def ridge_heights(ax: Axes, place: int) -> NDArray[np.float64]:
