@@ -17,6 +17,7 @@ QUEUEING_ABOVE = 1.5
 """Mean latency over that of one request at a time."""
 LAG_LEAST_S = 0.005
 LAG_SHARE = 0.02
+LATE_SHARE = 0.5
 IN_FLIGHT_SHARE = 0.9
 CPU_SHARE = 0.9
 
@@ -109,6 +110,8 @@ def client_reasons(level: Level, baseline: Baseline) -> tuple[str, ...]:
     load, reasons = level.client, []
     if load.lag_p99_s > max(LAG_LEAST_S, LAG_SHARE * baseline.mean_s) and explains(level, baseline):
         reasons.append(f"the event loop was up to {load.lag_p99_s * 1000:.0f} ms late")
+    elif load.late_share > LATE_SHARE:
+        reasons.append(f"the event loop was late {load.late_share:.0%} of the time")
     if load.cpu_share > CPU_SHARE:
         reasons.append(f"the process used {load.cpu_share:.0%} of a core")
     busy = level.in_flight_full_load

@@ -71,6 +71,8 @@ class ClientLoad:
     lag_mean_s: float = 0.0
     """Mean time by which the event loop was late, in s."""
     lag_p99_s: float = 0.0
+    late_share: float = 0.0
+    """Share of the time for which the event loop was late: near 1, it is what limits."""
     cpu_share: float = 0.0
     """CPU time of the process per second of wall time: 1 is one core."""
 

@@ -104,6 +104,7 @@ async def _watch_client() -> AsyncIterator[Callable[[], ClientLoad]]:
         return ClientLoad(
             lag_mean_s=float(lags.mean()),
             lag_p99_s=float(np.quantile(lags, 0.99, method="median_unbiased")),
+            late_share=float(lags.sum()) / wall_s if wall_s else 0.0,
             cpu_share=cpu_s / wall_s if wall_s else 0.0,
         )
 

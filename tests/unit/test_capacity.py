@@ -152,6 +152,8 @@ def test_a_busy_client_is_no_finding_about_the_server() -> None:
     assert client_reasons(bound, BASELINE) == ("the event loop was up to 900 ms late",)
     assert client_reasons(level(4, 1.0, client=slow, client_s=0.4), BASELINE) == ()  # explains 0.4 of 3 s
     assert client_reasons(level(4, 3.9, client=slow, client_s=0.4), BASELINE) == ()  # parallel all the same
+    blocked = ClientLoad(lag_mean_s=0.04, lag_p99_s=0.05, late_share=0.7)
+    assert client_reasons(level(4, 2.5, client=blocked), BASELINE) == ("the event loop was late 70% of the time",)
     assert "95% of a core" in client_reasons(level(4, 2.5, client=ClientLoad(cpu_share=0.95)), BASELINE)[0]
     assert "only 3.0 of 4" in client_reasons(level(4, 2.5, in_flight_full_load=3.0), BASELINE)[0]
     labelled = dataclasses.replace(bound, client_reasons=client_reasons(bound, BASELINE))
