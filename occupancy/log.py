@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pandas import DataFrame
 
+    from occupancy.analysis.findings import Diagnosis
     from occupancy.analysis.steps import Steps
     from occupancy.analysis.summary import Summary
 
@@ -276,6 +277,12 @@ class OccupancyLog:
         from occupancy.analysis.summary import summarize
 
         return summarize(self.columns(), self._until_ns())
+
+    def diagnose(self) -> "Diagnosis":
+        """What holds the program back; see `occupancy.analysis.diagnosis`."""
+        from occupancy.analysis.diagnosis import diagnose
+
+        return diagnose(self.columns(), self._until_ns())
 
     def sparkline(self, width: int = 72) -> str:
         """Calls in flight over time in one line of ASCII, at most `width` characters and the peak."""

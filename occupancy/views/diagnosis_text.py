@@ -8,8 +8,7 @@ from occupancy.analysis.comparison import Change, Comparison
 from occupancy.analysis.findings import Cause, Diagnosis, Finding, Verdict
 from occupancy.analysis.overlap import Overlap, RunOverlap, SerialGroup
 from occupancy.call import Frame
-from occupancy.views.tables import table
-from occupancy.views.text import duration_of_ms, plain, shorten
+from occupancy.views.text import duration_of_ms, plain, shorten, table
 
 WIDTH = 80
 SHORT_FINDINGS = 2
@@ -35,23 +34,28 @@ def verdict_line(diagnosis: Diagnosis, width: int = WIDTH) -> str:
 
 
 def short_diagnosis(diagnosis: Diagnosis, width: int = WIDTH) -> str:
-    """Give the verdict and the costliest findings, for the report at exit.
+    """Give the verdict and the costliest findings: `verdict_line` and `finding_lines`, without a last newline."""
+    return "\n".join([verdict_line(diagnosis, width), *finding_lines(diagnosis, width)])
+
+
+def finding_lines(diagnosis: Diagnosis, width: int = WIDTH) -> list[str]:
+    """Give the costliest findings, for the report at exit.
 
     Args:
         diagnosis: Of any log.
         width: Columns, at least 40; nothing is wider.
 
     Returns:
-        One line of verdict and at most `SHORT_FINDINGS` findings, without a last newline.
+        Lines for at most `SHORT_FINDINGS` findings, and how many more there are; none without findings.
     """
-    lines = [verdict_line(diagnosis, width)]
+    lines = []
     for finding in diagnosis.findings[:SHORT_FINDINGS]:
         lines += _wrapped(f"- {_with_sites(finding, folder_of(finding.call_sites))}", width)
         lines += _wrapped(f"{INDENT}-> {finding.action}", width, INDENT * 2 + " ")
     rest = len(diagnosis.findings) - SHORT_FINDINGS
     if rest > 0:
         lines.append(f"and {rest} more")
-    return "\n".join(lines)
+    return lines
 
 
 def full_diagnosis(diagnosis: Diagnosis, width: int = WIDTH) -> str:

@@ -5,11 +5,13 @@ import textwrap
 from collections.abc import Sequence
 
 from occupancy.analysis.columns import Columns
+from occupancy.analysis.diagnosis import diagnose
 from occupancy.analysis.groups import Group, Run
 from occupancy.analysis.steps import counted, steps_in_flight, steps_on_wire
 from occupancy.analysis.summary import Summary, summarize
+from occupancy.views.diagnosis_text import finding_lines, verdict_line
 from occupancy.views.sparkline import skyline
-from occupancy.views.text import count, duration, duration_of_ms, plain, shorten
+from occupancy.views.text import count, duration, duration_of_ms, plain, shorten, table
 from occupancy.views.timeline import NO_LABEL
 
 REPORT_ROWS = 5
@@ -19,28 +21,6 @@ REPORT_HEIGHT = 4
 IDLE_SHARE = 0.1
 """Share of the wall with nothing in flight from which on a report says so."""
 LABEL_WIDTH = 18
-GAP = "  "
-
-
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int = 80) -> str:
-    """Lay out a table.
-
-    Args:
-        headers: One for each column.
-        rows: Cells as plain text, one for each column.
-        align: For each column `<` or `>`.
-        width: Columns of the whole line: the last column is cut from the left to what is left of it, at least 8.
-
-    Returns:
-        Lines without a last newline; the headers alone when there are no rows.
-    """
-    lines = [headers, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
-    widths[-1] = min(widths[-1], max(width - sum(widths[:-1]) - len(GAP) * (len(widths) - 1), 8))
-    return "\n".join(
-        GAP.join(f"{shorten(cell, w):{side}{w}}" for cell, side, w in zip(line, align, widths, strict=True)).rstrip()
-        for line in lines
-    )
 
 
 def site_table(summary: Summary, n: int = REPORT_ROWS, width: int = 80) -> str:
@@ -121,7 +101,7 @@ def _common_folder(groups: Sequence[Group]) -> str:
 
 
 def report(columns: Columns, width: int = 80, until_ns: int | None = None) -> str:
-    """Say in at most 20 lines how many requests the program had in flight, and where its time went.
+    """Say in at most 30 lines how many requests the program had in flight, where its time went, and what to do.
 
     Args:
         columns: The calls.
@@ -131,8 +111,8 @@ def report(columns: Columns, width: int = 80, until_ns: int | None = None) -> st
     Returns:
         Lines of ASCII without a last newline. Without calls it says so.
     """
-    summary = summarize(columns, until_ns)
-    head = [headline(summary), verdict(summary), *_notes(summary, width)]
+    summary, diagnosis = summarize(columns, until_ns), diagnose(columns, until_ns)
+    head = [headline(summary), verdict_line(diagnosis, width), *_notes(summary, width)]
     if not summary.peak:
         return "\n".join(head)
     picture = skyline(
@@ -142,7 +122,8 @@ def report(columns: Columns, width: int = 80, until_ns: int | None = None) -> st
         steps_on_wire(columns, until_ns),
         columns["start_ns"][counted(columns)],
     )
-    return "\n".join([*head, "", picture, "", site_table(summary, width=width)])
+    findings = finding_lines(diagnosis, width)
+    return "\n".join([*head, "", picture, "", site_table(summary, width=width), *([""] if findings else []), *findings])
 
 
 def headline(summary: Summary) -> str:

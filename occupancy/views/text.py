@@ -1,5 +1,7 @@
 """Words and numbers for a terminal: plain ASCII, of known width."""
 
+from collections.abc import Sequence
+
 UNITS = (("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000))
 
 
@@ -34,3 +36,28 @@ def duration_of_ms(ms: float | None) -> str:
 def count(n: int, noun: str) -> str:
     """Give a number with its noun: `1 call`, `2 calls`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+GAP = "  "
+"""Between two columns of a table."""
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int = 80) -> str:
+    """Lay out a table.
+
+    Args:
+        headers: One for each column.
+        rows: Cells as plain text, one for each column.
+        align: For each column `<` or `>`.
+        width: Columns of the whole line: the last column is cut from the left to what is left of it, at least 8.
+
+    Returns:
+        Lines without a last newline; the headers alone when there are no rows.
+    """
+    lines = [headers, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
+    widths[-1] = min(widths[-1], max(width - sum(widths[:-1]) - len(GAP) * (len(widths) - 1), 8))
+    return "\n".join(
+        GAP.join(f"{shorten(cell, w):{side}{w}}" for cell, side, w in zip(line, align, widths, strict=True)).rstrip()
+        for line in lines
+    )

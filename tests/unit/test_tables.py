@@ -7,8 +7,8 @@ import pytest
 from occupancy.analysis.columns import columns_of
 from occupancy.analysis.summary import summarize
 from occupancy.call import Call, Frame
-from occupancy.views.tables import headline, label_table, report, site_table, table, verdict
-from occupancy.views.text import count, duration, duration_of_ms, plain, shorten
+from occupancy.views.tables import headline, label_table, report, site_table, verdict
+from occupancy.views.text import count, duration, duration_of_ms, plain, shorten, table
 
 MS = 1_000_000
 
@@ -37,7 +37,7 @@ def verdict_of(*calls: Call) -> str:
 def test_the_report_of_the_serial_agent() -> None:
     assert report(columns_of(SERIAL), width=66).splitlines() == [
         "occupancy: 3 calls in 900 ms, peak 1 in flight, mean 1.00",
-        "serial: 3 calls, never more than 1 in flight",
+        "serial: 3 calls, one after another",
         "",
         "1 |##############|#######################|########################",
         "  +--------------+-------------+-------------+-------------+------",
@@ -47,6 +47,11 @@ def test_the_report_of_the_serial_agent() -> None:
         "tool_search      1  350 ms      345 ms  agent.py:6",
         "tool_fetch       1  350 ms      345 ms  agent.py:7",
         "plan             1  200 ms      195 ms  agent.py:5",
+        "",
+        "- 3 calls ran one after another at agent.py:5 and agent.py:6 and",
+        "  agent.py:7; each may need the one before",
+        "  -> where a step does not need the one before, start both at",
+        "     once, or say so with label(..., after=...)",
     ]
 
 
