@@ -116,7 +116,7 @@ def is_http_span(span: Any) -> bool:
 
 
 def look_for_provider() -> None:
-    """Take a provider into use that has been set since the last call; calls that start meanwhile wait for their spans."""
+    """Take a provider into use that has been set since the last call; calls that start meanwhile wait for it."""
     # The module's variable: get_tracer_provider() costs fifty times as much and may install a provider.
     provider = getattr(caller.trace_api(), "_TRACER_PROVIDER", None)
     if provider is _provider or provider is None or not _switching.acquire(timeout=PATIENCE_S):
