@@ -164,7 +164,9 @@ class Line:
         """
         full = bool(self.limits.queue is not None and not self._has_slot and len(self.waiting) >= self.limits.queue)
         if full:
-            raise self._refuse(f"{len(self.waiting)} requests wait already", self.limits.retry_after_s)
+            raise self._refuse(
+                f"the queue is full: {len(self.waiting)} of {self.limits.queue}", self.limits.retry_after_s
+            )
         self._take_rates(now_s, tokens)
         ticket = Ticket(self._arrived, now_s, self._work_s(prompt))
         self._arrived += 1

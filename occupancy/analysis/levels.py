@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from occupancy.analysis.distribution import Tally, tally
 from occupancy.analysis.latency import Quantile, mean_and_deviation, quantile
 from occupancy.analysis.samples import ClientLoad, Ending, Round, latencies, starts_and_ends
 
@@ -120,6 +121,10 @@ class Level:
     client: ClientLoad
     client_s: float
     """Mean part of a latency that this client took; see `Baseline`."""
+    first_byte_s: float | None = None
+    """Median time from the issue to the first event of a stream, else to the first byte of the body."""
+    faults: tuple[Tally, ...] = ()
+    """What went wrong, and how often: the most frequent first."""
     labels: tuple[Label, ...] = ()
     client_reasons: tuple[str, ...] = ()
     """Why the client was the bottleneck."""
@@ -192,7 +197,15 @@ def measure(measured: Round, baseline: Baseline) -> Level:
         window_rate=window_rate(measured),
         client=measured.client,
         client_s=client_time_s(measured),
+        first_byte_s=_first_byte_s(measured),
+        faults=tally(sample.error or str(sample.ending) for sample in measured.samples if not sample.is_ok),
     )
+
+
+def _first_byte_s(measured: Round) -> float | None:
+    known = [(s, s.first_byte_s if s.first_event_s is None else s.first_event_s) for s in measured.samples if s.is_ok]
+    waits_s = [first_s - sample.start_s for sample, first_s in known if first_s is not None]
+    return float(np.median(waits_s)) if waits_s else None
 
 
 def full_load(measured: Round, baseline: Baseline) -> tuple[float, float] | None:

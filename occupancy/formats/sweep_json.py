@@ -51,7 +51,9 @@ def dumps(value: dict[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Turn tuples into lists and what is no finite number into None."""
+    """Turn named tuples into objects, other tuples into lists, and what is no finite number into None."""
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

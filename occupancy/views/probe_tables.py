@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 HEADERS = ("workers", "ok", "E", "+-", "E/c", "mean", "p50", "p95", "429", "time-outs", "errors", "found")
 ALIGN = ">>>>>>>>>>><"
+MOST_FAULTS = 3
 
 
 def sweep_report(result: "SweepResult") -> str:
@@ -26,7 +27,8 @@ def sweep_report(result: "SweepResult") -> str:
     if result.is_interrupted:
         head.append("interrupted: what follows rests on the levels that were completed")
     lines = [*head, "", layout(HEADERS, [level_row(level) for level in capacity.levels], ALIGN), "", baseline(capacity)]
-    lines += [f"note: {note}" for note in [*result.notes, *_client_notes(capacity), *_cautions(result)]]
+    told = [*_faults(capacity), *result.notes, *_client_notes(capacity), *_first_bytes(result), *_law(capacity)]
+    lines += [f"note: {plain(note)}" for note in [*told, *_cautions(result)]]
     lines += ["", f"use {count(result.recommended, 'worker')}:", *(f"    {line}" for line in result.code)]
     return "\n".join(lines)
 
@@ -53,6 +55,8 @@ def limit(capacity: Capacity) -> str:
         return f"no limit of the endpoint seen up to {fit.at_least} at once; beyond, this client was the bottleneck"
     if len(capacity.levels) == 1:
         return "one worker alone was measured: nothing to compare"
+    if capacity.over_limit_at is not None:
+        return f"worked on at once: {fit.at_least}"
     return f"no limit up to {fit.at_least} at once"
 
 
@@ -122,6 +126,37 @@ def _client_notes(capacity: Capacity) -> list[str]:
         f"{count(level.workers, 'worker')}: client-bound, {' and '.join(level.client_reasons)}: no finding about the "
         "endpoint"
         for level in levels
+    ]
+
+
+def _faults(capacity: Capacity) -> list[str]:
+    """Name what went wrong, the three most frequent of each level."""
+    return [
+        f"{count(level.workers, 'worker')}: {fault.n} x {fault.value}"
+        for level in capacity.levels
+        for fault in level.faults[:MOST_FAULTS]
+    ]
+
+
+def _first_bytes(result: "SweepResult") -> list[str]:
+    """Give the median time to the first event of each level, where a stream was asked for."""
+    if not result.conditions.stream:
+        return []
+    known = [
+        f"{level.workers}: {duration(level.first_byte_s * 1e9)}"
+        for level in result.capacity.levels
+        if level.first_byte_s is not None
+    ]
+    return [f"median time to the first event, by workers: {', '.join(known)}"] if known else []
+
+
+def _law(capacity: Capacity) -> list[str]:
+    law = capacity.fit.usl
+    if law is None:
+        return []
+    return [
+        f"a bend tells more than a limit (AICc): contention {law.contention:.3f}, coherency {law.coherency:.4f} "
+        "(Universal Scalability Law)"
     ]
 
 
