@@ -212,10 +212,10 @@ def _envelope_note(data: dict[str, Any]) -> str:
 
 
 def _strip(data: dict[str, Any]) -> str:
-    return (
-        '<div class="chart" id="strip-chart" role="img" aria-label="Calls in flight by label"></div>\n'
-        f'<p class="scale"><span>1</span><span class="ramp"></span><span>{data["strip"]["peak"]:,}</span>'
-        "<span>in flight</span></p>"
+    peak = data["strip"]["peak"]
+    scale = f'<p class="scale"><span>1</span><span class="ramp"></span><span>{peak:,} in flight</span></p>\n'
+    return '<div class="chart" id="strip-chart" role="img" aria-label="Calls in flight by label"></div>\n' + (
+        scale if peak > 1 else _legend([("one-level", "1 in flight")])
     )
 
 

@@ -48,6 +48,7 @@
       this.t = decode(curve.t, Float64Array);
       this.highest = decode(curve.highest, Int32Array);
       this.lowest = decode(curve.lowest, Int32Array) || this.highest;
+      this.slot = curve.lowest === null ? 0 : this.t[1] - this.t[0]; // ns that one value stands for
     }
 
     /** Lowest and highest level for from <= t < to. */
@@ -106,7 +107,7 @@
     const quiet = colour("quiet"), line = colour("line");
     return {
       width, height,
-      margin: { l: leftMargin(width), r: 12, t: 10, b: 42 },
+      margin: { l: leftMargin(width), r: RIGHT_MARGIN, t: 10, b: 42 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, 'DejaVu Sans', sans-serif", size: 12, color: colour("ink") },
       hoverlabel: { bgcolor: colour("card"), bordercolor: line, font: { color: colour("ink"), size: 12 }, align: "left" },
@@ -119,6 +120,7 @@
     };
   }
 
+  const RIGHT_MARGIN = 20;
   const leftMargin = (width) => width < 560 ? 84 : 150;
   const shortened = (name, width) => {
     const room = width < 560 ? 11 : 21;
@@ -140,7 +142,7 @@
     }
 
     draw() {
-      const pixels = Math.max(this.node.clientWidth - leftMargin(this.node.clientWidth) - 12, 50);
+      const pixels = Math.max(this.node.clientWidth - leftMargin(this.node.clientWidth) - RIGHT_MARGIN, 50);
       const y = { range: [0, Math.max(this.peak * 1.12, 1.2)], tickformat: ",d", nticks: 7, tickfont: { color: colour("quiet") },
         title: { text: "in flight", font: { color: colour("quiet"), size: 12 } } };
       if (this.peak < 7) y.dtick = 1;
@@ -172,7 +174,8 @@
 
     /** Invisible points, a few pixels apart, that tell what is under the pointer. */
     hover(pixels) {
-      const n = Math.min(Math.max(Math.floor(pixels / 2), 50), 1000), span = view[1] - view[0];
+      const span = view[1] - view[0], told = this.inFlight.slot ? Math.floor(span / this.inFlight.slot) : Infinity;
+      const n = Math.max(Math.min(Math.max(Math.floor(pixels / 2), 50), 1000, told), 1);
       const x = [], y = [], text = [];
       for (let slot = 0; slot < n; slot++) {
         const from = view[0] + span * slot / n, to = view[0] + span * (slot + 1) / n;
@@ -189,7 +192,8 @@
       const n = this.firstBytes.count(from, to);
       return [
         `at ${moment((from + to) / 2, span)}`, `${levels(this.inFlight.range(from, to))} in flight`,
-        `${levels(this.onWire.range(from, to))} on the wire`, `${n} first ${n === 1 ? "byte" : "bytes"}`,
+        `${levels(this.onWire.range(from, to))} on the wire`,
+        `${this.firstBytes.n ? "about " : ""}${n} first ${n === 1 ? "byte" : "bytes"}`,
       ].join("<br>");
     }
 
@@ -288,10 +292,15 @@
       const y = { tickvals: this.names.map(([row]) => row), ticktext: this.names.map(([, name]) => shortened(name, width)),
         range: [this.n - 0.4, -0.6], showgrid: false };
       const figure = layout(this.node, 66 + 20 * Math.max(this.n, 2), y);
-      Object.assign(figure, { hovermode: "closest", annotations: this.titles(), margin: { ...figure.margin, t: 46, b: 8 } });
+      Object.assign(figure, { hovermode: "closest", annotations: this.titles(), margin: { ...figure.margin, r: this.rightMargin(), t: 46, b: 8 } });
       figure.xaxis.side = "top";
       Plotly.react(this.node, [...this.bars(), ...this.marks(), this.notes()], figure, CONFIG);
       listen(this);
+    }
+
+    /** What is left of the margin beside the bar that scrolls: the axis of time ends where those of the other charts do. */
+    rightMargin() {
+      return Math.max(RIGHT_MARGIN - (element("steps-chart").clientWidth - this.node.clientWidth), 0);
     }
 
     titles() {

@@ -291,10 +291,13 @@ def test_paper_is_white_and_has_no_buttons(open_page: Open) -> None:
 def test_no_width_makes_the_page_scroll_sideways(open_page: Open, width: int) -> None:
     opened = open_page(columns_of(OVERLAPPED), width=width, before=columns_of(SERIAL))
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
-    for chart in ("steps-chart", "strip-chart"):
-        area = opened.plot_area(chart)
+    areas = [opened.plot_area(chart) for chart in ("steps-chart", "strip-chart", "waterfall-chart", "before-chart")]
+    for area in areas:
         assert 0 < area["x"] < area["x"] + area["width"] <= width
         assert area["width"] > width / 2
+        assert (area["x"], area["width"]) == pytest.approx(
+            (areas[0]["x"], areas[0]["width"]), abs=1.5
+        )  # one axis of time
 
 
 def test_charts_follow_the_width_of_the_window(open_page: Open) -> None:
