@@ -11,7 +11,7 @@ from occupancy.analysis.samples import ClientLoad, Round, Sample
 from occupancy.errors import InputError
 from occupancy.probe.client import Opener, take_sample
 from occupancy.probe.errors import UnreachableError
-from occupancy.probe.rounds import RoundRun
+from occupancy.probe.rounds import RoundRun, wait_out
 from occupancy.probe.target import Target
 
 DEFAULT_BUDGET = Budget()
@@ -79,7 +79,9 @@ async def measure_budget(
         raise UnreachableError(f"the first request failed: {cold.error or cold.ending}")
     if cold.error is not None and not _may_recover(cold):
         raise UnreachableError(f"the first request failed: {cold.error}")
+    await wait_out([cold])
     shared: dict[str, Any] = {"timeout_s": options.timeout_s, "origin_s": origin_s, "on_sample": on_sample}
+    # Each request waits for what the one before was asked to wait: outside of its latency, which is all that is judged.
     warm = await _run(
         RoundRun(1, options.warm, deadline_s=options.deadline_s, stops_early=False, **shared), open_request
     )

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,16 +13,11 @@ import httpx2
 from occupancy.call import Call
 from occupancy.instrumentation.hooks import trail_of
 from occupancy.probe.client import Answer, Opener, Request, describe, retry_after
-from occupancy.probe.errors import ProbeError
 from occupancy.probe.target import Target
 
 KEEP_ALIVE_S = 300.0
 MOST_BODY_BYTES = 16 * 2**20
 NS = 1e9
-
-
-class FailedError(Exception):
-    """A request that got no complete answer."""
 
 
 @asynccontextmanager
@@ -49,8 +46,10 @@ def _request_of(client: httpx2.AsyncClient, target: Target) -> Request:
         request = client.build_request(target.method, url, headers=headers, content=target.request_body() or None)
         try:
             return await _exchange(client, request, target)
+        except httpx2.TimeoutException as error:
+            raise TimeoutError(target.scrub(describe(error))) from None
         except httpx2.HTTPError as error:
-            raise _failure(error, target) from None
+            return Answer(error=target.scrub(fault_of(error, target.shown_url)))
 
     return send
 
@@ -64,7 +63,7 @@ async def _exchange(client: httpx2.AsyncClient, request: httpx2.Request, target:
             first_byte_s = first_byte_s or loop.time()
             body += piece
             if len(body) > MOST_BODY_BYTES:
-                raise FailedError(f"the answer is longer than {MOST_BODY_BYTES} bytes")
+                return Answer(status=response.status_code, error=f"the answer is longer than {MOST_BODY_BYTES} bytes")
     finally:
         await response.aclose()
     return _answer(response, bytes(body), first_byte_s, target, _call_of(request))
@@ -124,11 +123,25 @@ def _reason(response: httpx2.Response, body: bytes, target: Target) -> str:
     return f": {target.scrub(' '.join(str(told).split()))[:150]}"
 
 
-def _failure(error: httpx2.HTTPError, target: Target) -> Exception:
-    """Give an exception without secrets, and with the host where a name or a connection failed."""
-    text = target.scrub(describe(error))
-    if isinstance(error, httpx2.TimeoutException):
-        return TimeoutError(text)
-    if isinstance(error, httpx2.ConnectError):
-        return FailedError(f"cannot connect to {target.shown_url}: {text}")
-    return ProbeError(text) if isinstance(error, httpx2.UnsupportedProtocol) else FailedError(text)
+def fault_of(error: BaseException, url: str) -> str:
+    """Say in one line what failed, and in which layer: name look-up, TLS, connecting, or the answer itself."""
+    causes = list(_chain(error))
+    if any(isinstance(cause, socket.gaierror) for cause in causes):
+        layer = "the name cannot be looked up"
+    elif any(isinstance(cause, ssl.SSLError) for cause in causes):
+        layer = "TLS failed"
+    elif isinstance(error, httpx2.ConnectError):
+        layer = "nobody accepts connections"
+    else:
+        return describe(error)
+    return f"cannot connect to {url}: {layer}: {describe(error)}"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Give an exception with all that led to it; those of a group too, as when every address fails."""
+    while error is not None:
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            for inner in error.exceptions:
+                yield from _chain(inner)
+        error = error.__cause__ or error.__context__

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -12,6 +12,10 @@ from occupancy.analysis.levels import OK_SHARE
 from occupancy.analysis.samples import ClientLoad, Ending, Round, Sample
 from occupancy.probe.client import Request, take_sample
 
+MOST_WAIT_S = 120.0
+"""Longest Retry-After that is waited for."""
+NO_RETRY_AFTER_S = 1.0
+"""Wait after a refusal that names none."""
 TICK_S = 1 / 64
 """How often the event loop's lag is looked at."""
 
@@ -71,7 +75,10 @@ class RoundRun:
             number = next(numbers, None)
             if number is None:
                 return
-            self._keep(await take_sample(request, number, min(self._timeout_s, left_s), self._origin_s))
+            sample = await take_sample(request, number, min(self._timeout_s, left_s), self._origin_s)
+            self._keep(sample)
+            if not self._stops_early:
+                await wait_out([sample])
 
     def _keep(self, sample: Sample) -> None:
         self._samples.append(sample)
@@ -81,6 +88,18 @@ class RoundRun:
         self._is_over = self._is_over or (decided and self._stops_early)
         if self._on_sample is not None:
             self._on_sample(sample)
+
+
+def wait_asked(samples: Sequence[Sample]) -> float:
+    """Give how long the server asked to wait, in s; 0 where it refused nothing, 1 where it named no time."""
+    refused = [sample for sample in samples if sample.ending is Ending.REFUSED]
+    asked_s = (NO_RETRY_AFTER_S if sample.retry_after_s is None else sample.retry_after_s for sample in refused)
+    return max(asked_s, default=0.0)
+
+
+async def wait_out(samples: Sequence[Sample]) -> None:
+    """Wait for as long as the server asked, outside of any measured time; two minutes at most."""
+    await asyncio.sleep(min(wait_asked(samples), MOST_WAIT_S))
 
 
 @asynccontextmanager

@@ -10,13 +10,9 @@ from occupancy.analysis.samples import Ending, Round, Sample
 from occupancy.errors import InputError
 from occupancy.probe.client import Opener, take_sample
 from occupancy.probe.errors import UnreachableError
-from occupancy.probe.rounds import RoundRun
+from occupancy.probe.rounds import MOST_WAIT_S, RoundRun, wait_asked, wait_out
 
 DOUBLINGS = (1, 2, 4, 8, 16, 32)
-MOST_WAIT_S = 120.0
-"""Longest Retry-After that is waited for."""
-NO_RETRY_AFTER_S = 1.0
-"""Wait after a refusal that names none."""
 MOST_PLATEAUS = 2
 
 
@@ -209,13 +205,9 @@ class Sweep:
 
     async def _wait_out(self, samples: Sequence[Sample]) -> None:
         """Wait for as long as the server asked, outside of any measured time."""
-        refused = [sample for sample in samples if sample.ending is Ending.REFUSED]
-        if not refused:
-            return
-        asked_s = max(NO_RETRY_AFTER_S if sample.retry_after_s is None else sample.retry_after_s for sample in refused)
-        if asked_s > MOST_WAIT_S:
+        if (asked_s := wait_asked(samples)) > MOST_WAIT_S:
             self.notes.append(f"the server asked to wait {asked_s:g} s; only {MOST_WAIT_S:g} s were waited")
-        await asyncio.sleep(min(asked_s, MOST_WAIT_S))
+        await wait_out(samples)
 
     def _left(self) -> float:
         return math.inf if self.options.max_requests is None else self.options.max_requests - self.sent

@@ -178,11 +178,17 @@ def test_bad_endpoints_end_with_one_line(quick: str, command: str, fault: str, a
     assert "Traceback" not in ended.stderr
 
 
-def test_unknown_hosts_and_closed_ports_end_with_one_line() -> None:
-    for url in ("http://no-such-host.invalid", "http://127.0.0.1:9"):
+def test_a_failure_names_its_layer(quick: str) -> None:
+    layers = {
+        "http://no-such-host.invalid": "the name cannot be looked up",
+        "http://127.0.0.1:9": "nobody accepts connections",
+        quick.replace("http://", "https://"): "TLS failed",
+    }
+    for url, layer in layers.items():
         ended = run("sweep", url, "--model", "m", "--yes")
         assert ended.returncode == 4
-        assert f"cannot connect to {url}/v1/chat/completions" in ended.stderr.splitlines()[-1]
+        expected = f"occupancy: the first request failed: cannot connect to {url}/v1/chat/completions: {layer}: "
+        assert ended.stderr.splitlines()[-1].startswith(expected)
 
 
 def test_html_is_told(odd: str) -> None:

@@ -203,8 +203,8 @@ def measure(options: BudgetOptions | None = None, **limits: Any) -> Any:
             try:
                 async with desk.admit() as ticket:
                     await asyncio.sleep(ticket.service_s)
-            except RefusedError:
-                return Answer(status=429, error="refused")
+            except RefusedError as error:
+                return Answer(status=429, error="refused", retry_after_s=error.retry_after_s)
             except OverdueError:
                 return Answer(status=504, error="overdue")
             return Answer(status=200)
@@ -231,6 +231,13 @@ def test_refusals_are_errors_and_do_not_end_the_measurement() -> None:
     verdict = result.environments[0].verdict
     assert (verdict.n, verdict.error_rate) == (31, pytest.approx(8 / 31))
     assert (result.passed, result.exit_code()) == (False, 1)
+
+
+def test_a_refused_request_is_waited_out_before_the_next() -> None:
+    result = measure(BudgetOptions(warm=4, concurrent=1), rpm=2, retry_after_s=70.0)
+    warm = result.environments[0].measured.warm
+    assert [sample.ending for sample in warm] == [Ending.OK, Ending.REFUSED, Ending.OK, Ending.OK]
+    assert warm[2].start_s - warm[1].end_s == 70.0
 
 
 def test_time_outs_count_as_slow() -> None:
