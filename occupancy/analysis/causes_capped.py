@@ -113,19 +113,20 @@ def find_queue_cap(unit: Unit) -> list[Finding]:
     """More work was there than was let in: an executor's threads were all busy, or a semaphore or lock was.
 
     Looked at are the starts with a call behind them and more siblings than ever are in flight. An executor with work in
-    its queue has all its threads at work: where they are as many as the cap, that is counted, and no timing is needed
-    but that calls are what they do. Where a semaphore let a call in, it comes just after an end, mostly of another
+    its queue has all its threads at work: that is counted, and no timing is needed but that calls are what they do most
+    of the time. Where a semaphore let a call in, it comes just after an end, mostly of another
     task, and meanwhile the level stays at the cap. A plain loop goes on in one task, and workers that share a list are
     no more siblings than are in flight.
     """
+    if not (unit.column("siblings") > 1).any():
+        return []
+    executor = _find_executor_cap(unit)
+    if executor:
+        return executor
     cap = unit.steps.peak
     queued = np.flatnonzero(_is_queued(unit, cap))
     if queued.size < LEAST_QUEUED:
         return []
-    threads = set(unit.column("thread").tolist())
-    if len(threads) == cap and all(_is_worker(unit, thread) for thread in threads):
-        is_busy = _share_at_least(unit, cap / 2, queued) >= CAP_SHARE
-        return [_executor(unit, cap, int(queued.size))] if is_busy else []
     waited_ns, before = _last_ends(unit, queued)
     usual_ns = float(np.median(unit.end_ns - unit.start_ns))
     prompt = waited_ns <= HANDOFF_SHARE * usual_ns
@@ -135,6 +136,15 @@ def find_queue_cap(unit: Unit) -> list[Finding]:
     if len(set(unit.flow.tolist())) > cap and same_flow <= SAME_FLOW_SHARE:
         return [_semaphore(unit, cap, int(queued.size), queued)]
     return []
+
+
+def _find_executor_cap(unit: Unit) -> list[Finding]:
+    threads = set(unit.column("thread").tolist())
+    queued = np.flatnonzero(_is_queued(unit, len(threads)))
+    if queued.size < LEAST_QUEUED or not all(_is_worker(unit, thread) for thread in threads):
+        return []
+    is_busy = _share_at_least(unit, len(threads) / 2, queued) >= CAP_SHARE
+    return [_executor(unit, len(threads), int(queued.size))] if is_busy else []
 
 
 def _is_queued(unit: Unit, cap: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -166,8 +176,8 @@ def _is_worker(unit: Unit, thread: str | None) -> bool:
 def _executor(unit: Unit, cap: int, n_queued: int) -> Finding:
     return Finding(
         Cause.CAPPED_EXECUTOR,
-        f"never more than {cap} in flight: the executor has {cap} threads, and more work waited for them",
-        {"cap": cap, "threads": cap, "calls": unit.n, "queued": n_queued, "wall_ms": unit.steps.wall_ns / MS},
+        f"never more than {unit.steps.peak} in flight: the executor has {cap} threads, and more work waited for them",
+        {"cap": cap, "peak": unit.steps.peak, "calls": unit.n, "queued": n_queued, "wall_ms": unit.steps.wall_ns / MS},
         sites_of(unit.frames),
         "give the executor as many threads as should be in flight (max_workers), or use an async client",
         (unit.name,),

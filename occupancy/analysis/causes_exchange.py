@@ -13,7 +13,7 @@ from occupancy.call import Frame, Outcome
 
 LATE_SHARE = 0.3
 """Share of all waiting for first bytes that a phase takes when it is what makes them late."""
-LATE_MS = 50.0
+LATE_MS = 100.0
 """What the phase usually takes at least in the calls that have it: a burst of calls on one processor takes less."""
 NEW_SHARE = 0.5
 """Share of calls that open a connection of their own, where connections are not kept."""

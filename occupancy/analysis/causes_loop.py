@@ -12,7 +12,7 @@ from occupancy.analysis.steps import Int64, steps
 
 LEAST_CHUNKS = 4
 """Pieces of a stream below which its longest gap says nothing about the others."""
-GAP_TIMES = 5.0
+GAP_TIMES = 3.0
 """A stall is this many times as long as the other gaps of its stream on average."""
 STALL_SHARE = 0.15
 """Share of a stream's time, from start to last byte, that a stall takes: a busy machine stops a loop for less."""

@@ -23,6 +23,11 @@ def attempts_of(unit: Unit) -> Attempts:
     return np.split(order, np.cumsum(np.bincount(unit.logical))[:-1]) if unit.n else []
 
 
+def has_retries(unit: Unit) -> bool:
+    """Whether any logical call has several attempts."""
+    return unit.n_logical < unit.n
+
+
 def find_stacked(unit: Unit) -> list[Finding]:
     """A loop that retries around a client that retries: attempts multiply.
 

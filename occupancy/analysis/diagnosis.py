@@ -13,7 +13,7 @@ from occupancy.analysis.causes_capped import find_pool_cap, find_queue_cap, plac
 from occupancy.analysis.causes_exchange import find_buffered, find_late, find_not_reused, find_unclosed
 from occupancy.analysis.causes_load import find_rising_errors, find_server_queue
 from occupancy.analysis.causes_loop import find_stalls, find_sync, threads_of
-from occupancy.analysis.causes_retries import find_backoff, find_stacked
+from occupancy.analysis.causes_retries import find_backoff, find_stacked, has_retries
 from occupancy.analysis.causes_shape import find_barrier, find_idle, find_serial, shape_of
 from occupancy.analysis.columns import Columns
 from occupancy.analysis.distribution import MS
@@ -24,7 +24,8 @@ from occupancy.analysis.steps import Int64
 from occupancy.analysis.units import Unit, units
 
 MOST_RUNS = 1_000
-"""Runs whose causes are looked for, those with the most calls: what holds more of them back holds these back too."""
+"""Runs whose causes are looked for, those with the most calls: what holds more of them back holds these back too. The
+others are judged by their levels alone."""
 
 EXPLAINS: dict[Cause, frozenset[Cause]] = {
     Cause.SYNC_IN_EVENT_LOOP: frozenset(
@@ -60,11 +61,11 @@ def diagnose(columns: Columns, until_ns: int | None = None) -> Diagnosis:
     """
     calls, n_nested = _without_nested(columns, until_ns)
     found = units(calls)
-    overlaps = [_overlap(unit) for unit in found]
+    largest = set(np.argsort([-unit.n for unit in found], kind="stable")[:MOST_RUNS].tolist())
+    overlaps = [_overlap(unit) if index in largest else [] for index, unit in enumerate(found)]
     shapes = [shape_of(unit, overlap) for unit, overlap in zip(found, overlaps, strict=True)]
     verdicts = tuple(_verdict(unit, shape) for unit, shape in zip(found, shapes, strict=True))
-    largest = np.argsort([-unit.n for unit in found], kind="stable")[:MOST_RUNS].tolist()
-    findings = [finding for index in largest for finding in _of_unit(found[index], shapes[index], overlaps[index])]
+    findings = [one for index in sorted(largest) for one in _of_unit(found[index], shapes[index], overlaps[index])]
     for place in places_by_process(calls):
         findings += _of_process(calls, place)
     warnings = tuple(_warnings(calls, n_nested, until_ns is not None, verdicts))
@@ -77,7 +78,7 @@ def _overlap(unit: Unit) -> list[RunOverlap]:
 
 def _of_unit(unit: Unit, shape: Cause, overlap: list[RunOverlap]) -> list[Finding]:
     """Causes that lie in one run."""
-    retries = [*find_stacked(unit), *find_backoff(unit)]
+    retries = [*find_stacked(unit), *find_backoff(unit)] if has_retries(unit) else []
     if unit.n < 2 or shape is Cause.UNKNOWN:
         return retries + (find_queue_cap(unit) if unit.pool is not None and unit.certain else [])
     return [
@@ -98,25 +99,21 @@ def _of_process(calls: CountedCalls, place: Int64) -> Iterator[Finding]:
 
 def _unexplained(findings: list[Finding], found: list[Unit]) -> list[Finding]:
     """Leave out what another finding brings about."""
-    runs_of = {unit.name: set(unit.column("run").tolist()) | {unit.name} for unit in found if unit.n < MOST_CALLS}
+    runs_of = {unit.name: {unit.name, *set(unit.column("run").tolist())} for unit in found[:MOST_RUNS]}
+    reach: dict[Cause, set[str | None] | None] = {}  # the runs where a cause is explained; None: wherever it is
+    mine = [{run for name in finding.runs for run in runs_of.get(name, {name})} for finding in findings]
+    for finding, runs in zip(findings, mine, strict=True):
+        for effect in EXPLAINS.get(finding.cause, ()):
+            known = reach.get(effect, set())
+            reach[effect] = None if not runs or known is None else known | runs
 
-    def meet(one: Finding, other: Finding) -> bool:
-        mine, theirs = ({run for name in each.runs for run in runs_of.get(name, {name})} for each in (one, other))
-        return not mine or not theirs or bool(mine & theirs)
+    def is_explained(finding: Finding, runs: set[str | None]) -> bool:
+        if finding.cause not in reach:
+            return False
+        where = reach[finding.cause]
+        return where is None or not runs or bool(where & runs)
 
-    by_cause: dict[Cause, list[Finding]] = {}
-    for finding in findings:
-        by_cause.setdefault(finding.cause, []).append(finding)
-    return [
-        finding
-        for finding in findings
-        if not any(
-            meet(finding, other)
-            for cause, effects in EXPLAINS.items()
-            if finding.cause in effects
-            for other in by_cause.get(cause, ())
-        )
-    ]
+    return [one for one, runs in zip(findings, mine, strict=True) if not is_explained(one, runs)]
 
 
 def _verdict(unit: Unit, shape: Cause) -> Verdict:
@@ -174,6 +171,9 @@ def _process_verdict(calls: CountedCalls, verdicts: tuple[Verdict, ...]) -> Verd
 def _without_nested(columns: Columns, until_ns: int | None) -> tuple[CountedCalls, int]:
     """Leave out calls that are the parent span of another call which lies inside them: one call, told twice."""
     calls = CountedCalls.of(columns, until_ns)
+    spans, parents = (set(calls.columns[name].tolist()) for name in ("span_id", "parent_span_id"))
+    if not (spans & parents) - {None}:
+        return calls, 0
     place_of = {span: place for place, span in enumerate(calls.columns["span_id"].tolist()) if span is not None}
     nested = set()
     for child, parent in enumerate(calls.columns["parent_span_id"].tolist()):

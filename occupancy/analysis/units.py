@@ -73,15 +73,16 @@ class Unit:
     @cached_property
     def flow(self) -> Int64:
         """For each call the number of its thread and task, which make one call at a time."""
-        pairs = zip(self.column("pid"), self.column("thread"), self.column("async_task"), strict=True)
-        return number(pairs)[1]
+        columns = (number(self.column(name).tolist()) for name in ("pid", "thread", "async_task"))
+        return _combined([(place, len(values)) for values, place in columns])
 
     @cached_property
     def logical(self) -> Int64:
         """For each call the number of its logical call, in the order of first starts; its own where none is known."""
         ids = self.column("logical_id")
-        alone = -1 - self.place
-        return number(zip(self.column("pid"), np.where(ids > 0, ids, alone), strict=True))[1]
+        distinct, known = np.unique(np.where(ids > 0, ids, -1 - self.place), return_inverse=True)
+        pids, pid = np.unique(self.column("pid"), return_inverse=True)
+        return _combined([(pid, pids.size), (known, distinct.size)])
 
     @property
     def n_logical(self) -> int:
@@ -93,6 +94,10 @@ class Unit:
         """For each call its place in the program."""
         return [self.calls.frames[site] for site in self.calls.site[self.place].tolist()]
 
+    def first(self, name: str) -> Any:
+        """What a column holds for the first of these calls."""
+        return self.calls.columns[name][self.place[0]]
+
     def column(self, name: str) -> NDArray[Any]:
         """A column of `Call`, for these calls."""
         column: NDArray[Any] = self.calls.columns[name][self.place]
@@ -101,6 +106,17 @@ class Unit:
     def of(self, mask: NDArray[np.bool_], **changes: Any) -> "Unit":
         """Some of these calls."""
         return dataclasses.replace(self, place=self.place[mask], **changes)
+
+
+def _combined(parts: list[tuple[Int64, int]]) -> Int64:
+    """Number the combinations of several numberings, `(numbers, how many)`, in the order in which they first come."""
+    key = np.zeros(parts[0][0].shape, dtype=np.int64)
+    for place, n in parts:
+        _, key = np.unique(key * n + place, return_inverse=True)
+    _, first, key = np.unique(key, return_index=True, return_inverse=True)
+    rank = np.empty(first.size, dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(first.size)
+    return rank[key]
 
 
 def known_spans(calls: CountedCalls) -> Int64:
@@ -120,20 +136,25 @@ def units(calls: CountedCalls) -> list[Unit]:
     """
     by_process: dict[int, list[Unit]] = defaultdict(list)
     for unit in _named_runs(calls):
-        by_process[int(unit.column("pid")[0])].append(unit)
+        by_process[int(unit.first("pid"))].append(unit)
     joined = [unit for of_process in by_process.values() for unit in _join_threads(of_process)]
-    cells = [cell for unit in joined for cell in _by_cell(unit)]
-    return sorted(cells, key=lambda unit: int(unit.start_ns[0]))
+    if any(_cell_of(stack) for stack in set(calls.columns["call_stack"].tolist())):
+        joined = [cell for unit in joined for cell in _by_cell(unit)]
+    return sorted(joined, key=lambda unit: int(unit.start_ns[0]))
 
 
 def _named_runs(calls: CountedCalls) -> list[Unit]:
     place = known_spans(calls)
-    runs, pids = calls.columns["run"][place].tolist(), calls.columns["pid"][place].tolist()
-    keys = [(run, 0 if run is not None and _TRACE.fullmatch(run) else pid) for run, pid in zip(runs, pids, strict=True)]
-    distinct, owner = number(keys)
+    if not place.size:
+        return []
+    runs, run = number(calls.columns["run"][place].tolist())
+    pids, pid = np.unique(calls.columns["pid"][place], return_inverse=True)
+    is_trace = np.array([name is not None and bool(_TRACE.fullmatch(name)) for name in runs])
+    owner = _combined([(run, len(runs)), (np.where(is_trace[run], 0, pid), pids.size)])
     order = np.argsort(owner, kind="stable")
-    parts = np.split(place[order], np.cumsum(np.bincount(owner, minlength=len(distinct)))[:-1]) if distinct else []
-    return [Unit(run, calls, part) for (run, _), part in zip(distinct, parts, strict=True)]
+    parts = np.split(place[order], np.cumsum(np.bincount(owner))[:-1])
+    names = calls.columns["run"]
+    return [Unit(names[part[0]], calls, part) for part in parts]
 
 
 def _join_threads(found: list[Unit]) -> Iterable[Unit]:
@@ -163,9 +184,9 @@ def _join_threads(found: list[Unit]) -> Iterable[Unit]:
 
 def executor_of(unit: Unit) -> str | None:
     """Name the executor of a run that is one of its threads; None for any other run."""
-    if not _is_root(unit) or unit.column("async_task")[0] is not None:
+    if not _is_root(unit) or unit.first("async_task") is not None:
         return None
-    named = _WORKER.fullmatch(str(unit.column("thread")[0]))
+    named = _WORKER.fullmatch(str(unit.first("thread")))
     if named is None:
         return None
     has_queue = bool((unit.column("siblings") != MISSING).any())
@@ -190,11 +211,11 @@ def _is_root(unit: Unit) -> bool:
     """Whether a run is a root task or thread, since nothing better was known."""
     if unit.name is None:
         return False
-    return unit.name.startswith("task ") or _SECOND_OF_ITS_NAME.sub("", unit.name) == unit.column("thread")[0]
+    return unit.name.startswith("task ") or _SECOND_OF_ITS_NAME.sub("", unit.name) == unit.first("thread")
 
 
 def _is_plain_thread(unit: Unit) -> bool:
-    return _is_root(unit) and unit.name != "MainThread" and unit.column("async_task")[0] is None
+    return _is_root(unit) and unit.name != "MainThread" and unit.first("async_task") is None
 
 
 def _is_within(thread: Unit, main: Unit) -> bool:
