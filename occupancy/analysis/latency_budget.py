@@ -76,15 +76,16 @@ class Stages:
     """A stream was asked for, but held back to its end."""
 
     @property
-    def slowest(self) -> str:
-        """The stage that takes longest."""
+    def slowest(self) -> str | None:
+        """The stage that takes longest; None where none is known."""
         named = {
             "connect": self.connect_s,
             "TLS": self.tls_s,
             "first byte": self.first_byte_s,
             "body after the first byte": self.body_s,
         }
-        return max(named, key=lambda name: named[name] or 0.0)
+        known = {name: took_s for name, took_s in named.items() if took_s is not None}
+        return max(known, key=lambda name: known[name], default=None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,12 +44,12 @@ def plot_budget(result: "BudgetResult", ax: Axes | None = None) -> Axes:
                     color=COLORS[phase],
                     markersize=5,
                     alpha=0.8,
-                    label=f"_{phase}" if place or marker != "o" else phase,
+                    label=_label(phase, marker, place),
                 )
         ax.hlines(one.budget.p95_s, place - 0.42, place + 0.42, color=BUDGET, linestyle=(0, (5, 2)))
         ax.annotate(
-            f"budget {one.budget.p95_s:g} s", (place + 0.42, one.budget.p95_s), (0, 3), textcoords="offset points",
-            ha="right", fontsize=8, color=BUDGET,
+            f"budget {one.budget.p95_s:g} s", (place - 0.42, one.budget.p95_s), (0, 3), textcoords="offset points",
+            ha="left", fontsize=8, color=BUDGET,
         )  # fmt: skip
     names = [f"{one.name}\n{one.word}" for one in result.environments]
     ax.set_xticks(range(len(names)), names, color=INK, parse_math=False)
@@ -62,6 +62,11 @@ def plot_budget(result: "BudgetResult", ax: Axes | None = None) -> Axes:
     if ax.get_legend_handles_labels()[1]:
         ax.legend(fontsize=8, frameon=False, labelcolor=QUIET, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
     return ax
+
+
+def _label(phase: str, marker: str, place: int) -> str:
+    """Name each phase once; those that begin with `_` are in no legend."""
+    return f"_{phase}" if place or marker != "o" else phase
 
 
 def _phase(measured: object, phase: str) -> list:  # type: ignore[type-arg]

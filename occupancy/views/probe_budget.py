@@ -58,10 +58,9 @@ def notes(one: "EnvironmentResult") -> list[str]:
     if verdict is None:
         return [one.error or "not measured"]
     lines = [verdict.invalid] if verdict.invalid else []
-    lines += [
-        f"{check.name} is {_value(check)}, not below {_limit(check)}" for check in verdict.checks if not check.passed
-    ]
-    if any(not check.passed and check.name != "errors" for check in verdict.checks):
+    failed = [check for check in verdict.checks if not check.passed]
+    lines += [f"{check.name}: {_value(check)}, not below {_limit(check)}" for check in failed]
+    if verdict.stages.slowest is not None and any(check.name != "errors" for check in failed):
         lines.append(f"most of the time goes to: {verdict.stages.slowest}")
     if verdict.stages.is_buffered:
         lines.append("the stream is held back to its end: something on the way buffers it")
