@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from occupancy.capture import uninstrument as uninstrument
     from occupancy.errors import OccupancyError as OccupancyError
     from occupancy.log import OccupancyLog as OccupancyLog
+    from occupancy.notebook import load_ipython_extension as load_ipython_extension
+    from occupancy.notebook import unload_ipython_extension as unload_ipython_extension
+    from occupancy.probe.api import latency_budget as latency_budget
+    from occupancy.probe.api import sweep as sweep
     from occupancy.processor import OccupancySpanProcessor as OccupancySpanProcessor
+    from occupancy.reading import read as read
     from occupancy.reporting import report as report
 
 _HOMES = {
@@ -30,9 +35,14 @@ _HOMES = {
     "agent_run": "caller.labels",
     "instrument": "capture",
     "label": "caller.labels",
+    "latency_budget": "probe.api",
+    "load_ipython_extension": "notebook",
+    "read": "reading",
     "record": "capture",
     "report": "reporting",
+    "sweep": "probe.api",
     "uninstrument": "capture",
+    "unload_ipython_extension": "notebook",
 }
 """Where each public name lives. It is imported on first use: a program pays only for what it uses."""
 

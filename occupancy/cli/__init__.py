@@ -9,7 +9,7 @@ import click
 import occupancy
 from occupancy.errors import OccupancyError
 
-COMMANDS = ("demo", "run", "show", "plot")
+COMMANDS = ("demo", "run", "show", "plot", "report", "compare", "watch", "sweep", "budget")
 
 
 class LazyGroup(click.Group):

@@ -1,8 +1,15 @@
 """`occupancy plot`."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from occupancy.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -13,17 +20,23 @@ SUFFIXES = (".png", ".svg", ".pdf")
 @click.option("--title", default="Calls in flight", help="Line above the picture.")
 def command(file: str, out: str, title: str) -> None:
     """Draw the calls of a FILE, a journal or a CSV, as a picture: calls in flight over time."""
-    from occupancy.errors import InputError
     from occupancy.reading import read
-
-    if Path(out).suffix.lower() not in SUFFIXES:
-        raise InputError(f"cannot draw {out!r}: its name must end with one of {', '.join(SUFFIXES)}")
-    log = read(file)
     from occupancy.views.step_plot import compare_plot
 
-    figure = compare_plot([(title, log.columns())])
+    save(out, lambda: compare_plot([(title, read(file).columns())]))
+    click.echo(out)
+
+
+def save(out: str, draw: "Callable[[], Figure]") -> None:
+    """Draw a figure and write it to a file of one of `SUFFIXES`.
+
+    Raises:
+        InputError: The name has another ending, which is told before anything is drawn, or cannot be written.
+    """
+    if Path(out).suffix.lower() not in SUFFIXES:
+        raise InputError(f"cannot draw {out!r}: its name must end with one of {', '.join(SUFFIXES)}")
+    figure = draw()
     try:
         figure.savefig(out, dpi=150)
     except OSError as error:
         raise InputError(f"cannot write {out!r}: {error.strerror}") from error
-    click.echo(out)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +20,7 @@ FEW = 5
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON; units are in the names.")
 @click.option("--width", type=click.IntRange(60, 1000), default=80, show_default=True, help="Columns.")
 def command(file: str, as_json: bool, width: int) -> None:
-    """Sum up the calls of a FILE: a journal, or a CSV of calls."""
+    """Sum up the calls of a FILE, a journal or a CSV, and say what holds the program back."""
     from occupancy.reading import read
 
     log = read(file)
@@ -28,7 +28,7 @@ def command(file: str, as_json: bool, width: int) -> None:
 
 
 def to_text(log: "OccupancyLog", width: int = 80) -> str:
-    """Give the report, every label, the calls that never ended and the rows that could not be read.
+    """Give the report, every label, the diagnosis, the calls that never ended and the rows that could not be read.
 
     Args:
         log: A log that was read.
@@ -38,11 +38,13 @@ def to_text(log: "OccupancyLog", width: int = 80) -> str:
         Lines of ASCII without a last newline.
     """
     from occupancy.views import tables
+    from occupancy.views.diagnosis_text import full_diagnosis
 
-    parts = [tables.report(log.columns(), width)]
+    parts = [tables.report(log.columns(), width, findings=False)]
     if log.peak:
         table = tables.label_table(log.summary(), width)
         parts.append("\n".join(line[:width] for line in table.splitlines()))
+        parts.append(full_diagnosis(log.diagnose(), width))
     opened = [call for call in log.open_calls if call.in_flight_start is not None]
     parts += _named(opened, "open call", lambda call: _place(call, log.origin_ns), width)
     parts += _named(log.bad_rows, "bad row", str, width)
@@ -68,25 +70,28 @@ def _place(call: "Call", origin_ns: int) -> str:
 
 def to_json(log: "OccupancyLog", file: str) -> dict[str, Any]:
     """Give the summary of a log that was read as what `json.dumps` takes."""
-    from occupancy.views.tables import verdict
+    from occupancy.views.diagnosis_text import verdict_line
 
-    summary = log.summary()
+    summary, diagnosis = log.summary(), log.diagnose()
     return {
         "file": file,
-        "verdict": verdict(summary),
+        "verdict": verdict_line(diagnosis),
+        "diagnosis": plain(diagnosis),
         "start_unix_ns": log.origin_unix_ns + summary.start_ns - log.origin_ns if summary.n else None,
-        **_plain(summary),
+        **plain(summary),
         "level_share": list(summary.level_share),
         "n_bad_rows": len(log.bad_rows),
         "bad_rows": log.bad_rows[:FEW],
     }
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Turn dataclasses and named tuples into dicts, other tuples into lists."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple):
         as_dict = getattr(value, "_asdict", None)
-        return [_plain(item) for item in value] if as_dict is None else {k: _plain(v) for k, v in as_dict().items()}
+        return [plain(item) for item in value] if as_dict is None else {k: plain(v) for k, v in as_dict().items()}
     return value

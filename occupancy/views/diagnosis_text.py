@@ -27,6 +27,8 @@ def verdict_line(diagnosis: Diagnosis, width: int = WIDTH) -> str:
     """Give the verdict in one line; `nothing to judge` without calls."""
     if diagnosis.process is None:
         return "nothing to judge: no call was seen"
+    if not diagnosis.process.peak:
+        return "nothing to judge: no call took any time"
     if len(diagnosis.verdicts) > 1 and {verdict.cause for verdict in diagnosis.verdicts} == {Cause.SERIAL}:
         n, peak = len(diagnosis.verdicts), diagnosis.process.peak
         return _cut(f"serial {n} times: {n} runs, each serial in itself, up to {peak} in flight together", width)

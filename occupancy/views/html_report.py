@@ -3,32 +3,27 @@
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from occupancy.analysis.columns import Columns
 from occupancy.analysis.comparison import compare
+from occupancy.analysis.diagnosis import diagnose
+from occupancy.analysis.findings import Diagnosis
 from occupancy.analysis.summary import Summary, summarize
+from occupancy.call import Frame
 from occupancy.errors import DependencyError
 from occupancy.views import html_charts, html_tables, tables
 from occupancy.views.call_bars import COLOURS, HATCHES, CallBars
+from occupancy.views.diagnosis_text import verdict_line
 from occupancy.views.html_tables import escaped
 from occupancy.views.text import duration
 
 INSTALL = "the HTML report needs plotly: pip install 'occupancy[report]'"
 KEYS = "Arrow keys move along the curve, + and - zoom, Shift with an arrow key moves the view, 0 shows all."
-
-
-class Finding(NamedTuple):
-    """One thing that the page says above its charts."""
-
-    title: str
-    text: str = ""
-    call_sites: Sequence[str] = ()
-    """Places in the program, as `file:line`."""
 
 
 def html_report(
@@ -37,7 +32,6 @@ def html_report(
     title: str,
     until_ns: int | None = None,
     before: Columns | None = None,
-    findings: Sequence[Finding] | None = None,
 ) -> str:
     """Make a page of a log: one file that loads nothing, and holds no prompt, key or query.
 
@@ -49,7 +43,6 @@ def html_report(
         title: Of the page; any text.
         until_ns: For a live log the time now, ns on the calls' clock.
         before: Calls of an earlier log to compare with.
-        findings: What to say of the log, the most important first; None for the one-line verdict.
 
     Returns:
         The page's HTML. Without calls it says so.
@@ -67,7 +60,7 @@ def html_report(
     }
     body = [
         _head(summary, title),
-        _findings(summary, findings),
+        _findings(diagnose(columns, until_ns)),
         _section("Numbers", html_tables.figure_list(html_tables.figures(summary)) + _level_shares(summary)),
         "" if before is None else _compare_section(before, columns),
         *(_chart_sections(summary, data, bars) if summary.peak else []),
@@ -134,19 +127,20 @@ def _head(summary: Summary, title: str) -> str:
     )
 
 
-def _findings(summary: Summary, findings: Sequence[Finding] | None) -> str:
-    """Say what the log amounts to: the findings that were given, else the verdict in one line."""
-    if not findings:
-        name, _, rest = tables.verdict(summary).partition(": ")
-        findings = [Finding(name, rest)]
-    return f'<section id="findings" aria-label="Findings">\n{"".join(map(_finding, findings))}</section>'
+def _findings(diagnosis: Diagnosis) -> str:
+    """Say what the log amounts to: the verdict, what holds the program back, and what makes the picture false."""
+    name, _, rest = verdict_line(diagnosis).partition(": ")
+    articles = [_article(name, rest, ())]
+    articles += [_article(f.cause.value, f"{f.sentence}. {f.action}.", f.call_sites) for f in diagnosis.findings]
+    articles += [_article("warning", warning, ()) for warning in diagnosis.warnings]
+    return f'<section id="findings" aria-label="Findings">\n{"".join(articles)}</section>'
 
 
-def _finding(finding: Finding) -> str:
-    sites = "".join(f"<li><code>{escaped(site)}</code></li>" for site in finding.call_sites)
+def _article(title: str, text: str, call_sites: Iterable[Frame]) -> str:
+    sites = "".join(f"<li><code>{escaped(str(site))}</code></li>" for site in call_sites)
     return (
-        f'<article class="finding">\n<h2>{escaped(finding.title[:1].upper() + finding.title[1:])}</h2>\n'
-        + (f"<p>{escaped(finding.text)}</p>\n" if finding.text else "")
+        f'<article class="finding">\n<h2>{escaped(title[:1].upper() + title[1:])}</h2>\n'
+        + (f"<p>{escaped(text[:1].upper() + text[1:])}</p>\n" if text else "")
         + (f"<ul>{sites}</ul>\n" if sites else "")
         + "</article>\n"
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from occupancy.analysis.columns import Columns
 from occupancy.analysis.diagnosis import diagnose
-from occupancy.analysis.groups import Group, Run
+from occupancy.analysis.groups import Group
 from occupancy.analysis.steps import counted, steps_in_flight, steps_on_wire
 from occupancy.analysis.summary import Summary, summarize
 from occupancy.views.diagnosis_text import finding_lines, verdict_line
@@ -100,13 +100,14 @@ def _common_folder(groups: Sequence[Group]) -> str:
     return os.path.join(shared, "") if os.path.dirname(shared) != shared else ""
 
 
-def report(columns: Columns, width: int = 80, until_ns: int | None = None) -> str:
+def report(columns: Columns, width: int = 80, until_ns: int | None = None, *, findings: bool = True) -> str:
     """Say in at most 30 lines how many requests the program had in flight, where its time went, and what to do.
 
     Args:
         columns: The calls.
         width: Columns, at least 60; nothing is wider, and nothing wraps.
         until_ns: For a live log the time now, ns on the calls' clock.
+        findings: Whether to end with what holds the program back, the costliest first.
 
     Returns:
         Lines of ASCII without a last newline. Without calls it says so.
@@ -122,8 +123,8 @@ def report(columns: Columns, width: int = 80, until_ns: int | None = None) -> st
         steps_on_wire(columns, until_ns),
         columns["start_ns"][counted(columns)],
     )
-    findings = finding_lines(diagnosis, width)
-    return "\n".join([*head, "", picture, "", site_table(summary, width=width), *([""] if findings else []), *findings])
+    told = finding_lines(diagnosis, width) if findings else []
+    return "\n".join([*head, "", picture, "", site_table(summary, width=width), *([""] if told else []), *told])
 
 
 def headline(summary: Summary) -> str:
@@ -132,32 +133,6 @@ def headline(summary: Summary) -> str:
         f"occupancy: {count(summary.n, 'call')} in {duration(summary.wall_ns)}, peak {summary.peak} in flight, "
         f"mean {summary.mean_in_flight:.2f}"
     )
-
-
-def verdict(summary: Summary) -> str:
-    """Say in one line whether calls overlapped: within runs first, since a server with serial users is serial.
-
-    Returns:
-        `serial: ...`, `overlapped: ...`, `one call ...`, or that there is nothing to judge.
-    """
-    several = [run for run in summary.by_run if run.n > 1]
-    peak, mean = summary.peak, f"mean {summary.mean_in_flight:.2f}"
-    if not peak:
-        return "nothing to judge: no call took any time" if summary.n else "nothing to judge: no call was seen"
-    if summary.n == 1:
-        return "one call: 1 in flight is right"
-    if not several:
-        return f"one call in each of {summary.n} runs, up to {peak} in flight at once, {mean}"
-    if peak == 1:
-        return f"serial: {summary.n} calls, never more than 1 in flight"
-    if len(several) > 1 and all(run.peak <= 1 for run in several):
-        return f"serial: {len(several)} runs, up to {peak} in flight together, never 2 within one run"
-    return f"overlapped: up to {peak} in flight, {mean}{_serial_share(several)}"
-
-
-def _serial_share(several: Sequence[Run]) -> str:
-    n_serial = sum(run.peak <= 1 for run in several)
-    return f"; {n_serial} of {len(several)} runs serial" if n_serial and len(several) > 1 else ""
 
 
 def _notes(summary: Summary, width: int) -> list[str]:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from occupancy.analysis.columns import DTYPES, MISSING, Columns, columns_of
+from occupancy.analysis.diagnosis import diagnose
 from occupancy.analysis.steps import steps_in_flight, steps_on_wire
 from occupancy.analysis.summary import summarize
 from occupancy.call import Call, Frame
@@ -24,7 +25,7 @@ from occupancy.log import OccupancyLog
 from occupancy.views import html_report as module
 from occupancy.views.call_bars import SEGMENTS, CallBars
 from occupancy.views.html_charts import BAR_SLOTS, BARS_PER_SLOT, POINTS, step_chart, strip_chart, waterfall_chart
-from occupancy.views.html_report import Finding, html_report
+from occupancy.views.html_report import html_report
 from occupancy.views.html_tables import MAX_CALLS, figures, percent
 
 MS = 1_000_000
@@ -194,15 +195,21 @@ def test_the_shares_of_the_wall_are_drawn_and_told() -> None:
     assert "nothing in flight 20%one 60%two or more 20%" in page.text
 
 
-def test_the_verdict_stands_where_no_finding_is_given() -> None:
-    page = page_of(SERIAL)
-    assert "Serial\n4 calls, never more than 1 in flight" in page.text
-    told = [Finding("late pool", "Calls wait <b>100 ms</b>.", ("agent.py:12",)), Finding("second")]
-    page = page_of(SERIAL, findings=told)
-    for text in ("Late pool", "Calls wait <b>100 ms</b>.", "agent.py:12", "Second"):
-        assert text in page.text
-    assert "never more than 1 in flight" not in page.text
-    assert "never more than 1 in flight" in page_of(SERIAL, findings=[]).text
+def test_the_verdict_and_the_findings_stand_above_the_charts() -> None:
+    diagnosis = diagnose(columns_of(SERIAL))
+    text = page_of(SERIAL).text
+    assert "Serial\n4 calls, one after another" in text
+    assert len(diagnosis.findings) == 1
+    for finding in diagnosis.findings:
+        assert finding.sentence[1:] in text
+        assert finding.action[1:] in text
+        assert all(str(site) in text for site in finding.call_sites)
+
+
+def test_a_warning_is_told() -> None:
+    calls = [*SERIAL, Call(call_id=9, label="lost", start_ns=ORIGIN, outcome="open")]
+    [warning] = diagnose(columns_of(calls)).warnings
+    assert warning[1:] in page_of(calls).text
 
 
 def test_the_curves_are_the_steps() -> None:
@@ -294,7 +301,7 @@ def test_every_text_of_a_log_is_escaped_wherever_it_stands() -> None:
     stack = (Frame(f"/home/me/{EVIL}.py", 3, EVIL),)
     fields = dict.fromkeys(("run", "method", "host", "path", "model", "thread"), EVIL)
     calls = [step(EVIL, 0, 100, call_stack=stack, **fields), step(EVIL * 2, 50, 100, **fields | {"run": "b\ud800\x00"})]
-    html = html_report(columns_of(calls), title=EVIL, before=columns_of(calls), findings=[Finding(EVIL, EVIL, (EVIL,))])
+    html = html_report(columns_of(calls), title=EVIL, before=columns_of(calls))
     page = Page(html)
     tags = {tag for tag, _ in page.elements}
     assert "img" not in tags
@@ -393,7 +400,7 @@ def test_before_and_after_are_set_side_by_side() -> None:
 def test_no_calls_and_one_call_make_a_page() -> None:
     empty = page_of([])
     assert empty.figures["n"] == ("0", "0")
-    assert "no call was seen" in empty.text
+    assert "No call was seen" in empty.text
     assert not empty.tables
     assert not any(found.get("id") == "steps-chart" for _, found in empty.elements)
     assert page_of([], before=columns_of(SERIAL)).tables["compare"][1] == ["wall time", "1.10 s", "0 ns", "-100%"]

@@ -5,9 +5,11 @@ import dataclasses
 import pytest
 
 from occupancy.analysis.columns import columns_of
+from occupancy.analysis.diagnosis import diagnose
 from occupancy.analysis.summary import summarize
 from occupancy.call import Call, Frame
-from occupancy.views.tables import headline, label_table, report, site_table, verdict
+from occupancy.views.diagnosis_text import verdict_line
+from occupancy.views.tables import headline, label_table, report, site_table
 from occupancy.views.text import count, duration, duration_of_ms, plain, shorten, table
 
 MS = 1_000_000
@@ -31,7 +33,7 @@ OVERLAPPED = [step("plan", 0, 200, 5), step("tool_search", 200, 550, 6), step("t
 
 
 def verdict_of(*calls: Call) -> str:
-    return verdict(summarize(columns_of(calls)))
+    return verdict_line(diagnose(columns_of(calls)))
 
 
 def test_the_report_of_the_serial_agent() -> None:
@@ -132,7 +134,7 @@ def test_a_report_of_calls_that_took_no_time() -> None:
 
 
 def test_peak_one_over_several_calls_is_serial() -> None:
-    assert verdict_of(*SERIAL) == "serial: 3 calls, never more than 1 in flight"
+    assert verdict_of(*SERIAL) == "serial: 3 calls, one after another"
 
 
 def test_two_in_flight_are_overlapped() -> None:
@@ -145,23 +147,23 @@ def test_one_call_is_right_at_one() -> None:
 
 def test_serial_users_of_one_server_are_serial() -> None:
     users = [dataclasses.replace(call, run=f"user {user}") for user in range(5) for call in SERIAL]
-    assert verdict_of(*users) == "serial: 5 runs, up to 5 in flight together, never 2 within one run"
+    assert verdict_of(*users) == "serial 5 times: 5 runs, each serial in itself, up to 5 in flight together"
 
 
 def test_one_overlapped_run_among_serial_ones_is_told() -> None:
     calls = [dataclasses.replace(call, run=run) for run, rows in (("a", SERIAL), ("b", OVERLAPPED)) for call in rows]
-    assert verdict_of(*calls) == "overlapped: up to 3 in flight, mean 2.00; 1 of 2 runs serial"
+    assert verdict_of(*calls) == "2 runs: 1 serial, 1 overlapped; up to 3 in flight together"
 
 
 def test_one_call_in_each_run_is_no_serial_program() -> None:
     calls = [step("fetch", 0, 100, run=f"thread {number}") for number in range(3)]
-    assert verdict_of(*calls) == "one call in each of 3 runs, up to 3 in flight at once, mean 3.00"
+    assert verdict_of(*calls) == "one call in each of 3 runs, up to 3 in flight together"
 
 
-def test_a_serial_thread_beside_others_with_one_call_each_is_overlapped() -> None:
+def test_a_serial_thread_beside_others_with_one_call_each_is_told_apart() -> None:
     main = [step("plan", 0, 200, run="main"), step("recap", 550, 750, run="main")]
     tools = [step("tool", 200, 550, run=f"thread {number}") for number in range(2)]
-    assert verdict_of(*main, *tools) == "overlapped: up to 2 in flight, mean 1.47"
+    assert verdict_of(*main, *tools) == "3 runs: 1 serial, 2 one call per run; up to 2 in flight together"
 
 
 # Tables
