@@ -231,10 +231,10 @@ def log_html(log: OccupancyLog) -> str:
 
 
 def table_html(log: OccupancyLog) -> str:
-    """Give the report of a log as HTML: its first lines, and its steps as a table."""
+    """Give the report of a log as HTML: its first lines, its steps as a table, and what to do."""
     from occupancy.views.text import count, duration_of_ms
 
-    head = log_text(log).partition("\n\n")[0]
+    head, *parts = log_text(log).split("\n\n")  # the skyline and the table as text are shown in other ways
     groups = log.summary().by_site
     rows = [
         (
@@ -248,7 +248,11 @@ def table_html(log: OccupancyLog) -> str:
     ]
     rest = f"<div>and {count(len(groups) - ROWS, 'more step')}</div>" if len(groups) > ROWS else ""
     table = _table(("step", "calls", "mean", "first byte", "called at"), rows) if rows else ""
-    return f'<pre style="{STYLE}">{html.escape(head)}</pre>{table}{rest}'
+    return _pre(head) + table + rest + "".join(map(_pre, parts[2:]))
+
+
+def _pre(text: str) -> str:
+    return f'<pre style="{STYLE}">{html.escape(text)}</pre>'
 
 
 def _table(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -160,7 +160,7 @@ class LiveCalls:
         """Starts and releases; what is open ends now, or with the last sign of life of a process that is gone."""
         pairs = [(ended.start_ns, ended.released_ns) for ended in recent]
         for (process, _), call in self._open.items():
-            end_ns = self._newest_ns[process] + 1 if process in self._gone else max(now_ns, call.start_ns + 1)
+            end_ns = self._newest_ns[process] + 1 if process in self._gone else now_ns
             pairs.append((call.start_ns, end_ns))
         start_ns, released_ns = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         return start_ns, released_ns

@@ -119,7 +119,12 @@ def test_a_cell_shows_its_value_then_its_calls(kernel: Kernel) -> None:
     assert report[0] == picture[0] == "display_data"
     text = report[1]["data"]["text/plain"]
     assert re.match(r"occupancy: 2 calls in .*, peak 1 in flight", text)
-    assert [line.split()[0] for line in text.splitlines()[-2:]] == ["plan", "plan"]
+    skyline, table, *findings = text.split("\n\n")[1:]
+    assert [line.split()[0] for line in table.splitlines()] == ["step", "plan", "plan"]
+    html = report[1]["data"]["text/html"]
+    assert html.count("<tr>") == 3
+    assert skyline not in html
+    assert len(findings) == html.count("<pre") - 1 == 1
     assert set(picture[1]["data"]) == {"text/plain", "image/png"}
     assert picture[1]["metadata"]["image/png"] == {"width": 648, "height": 245}
 
