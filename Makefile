@@ -6,16 +6,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test lint format build clean
+.PHONY: help demo test test-browser lint format build clean
 
 help:
-	@echo "make demo | test | lint | format | build | clean"
+	@echo "make demo | test | test-browser | lint | format | build | clean"
 
 demo: $(VENV)/.installed-demo
 	@$(BIN)/occupancy demo
 
 test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest
+
+# Chromium comes from the system (Debian: apt-get install chromium), or CHROMIUM names it.
+test-browser: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest tests/browser
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/ruff check --quiet
