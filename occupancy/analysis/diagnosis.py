@@ -99,7 +99,8 @@ def _of_process(calls: CountedCalls, place: Int64) -> Iterator[Finding]:
 
 def _unexplained(findings: list[Finding], found: list[Unit]) -> list[Finding]:
     """Leave out what another finding brings about."""
-    runs_of = {unit.name: {unit.name, *set(unit.column("run").tolist())} for unit in found[:MOST_RUNS]}
+    named = {run for finding in findings for run in finding.runs}
+    runs_of = {unit.name: {unit.name, *unit.column("run").tolist()} for unit in found if unit.name in named}
     reach: dict[Cause, set[str | None] | None] = {}  # the runs where a cause is explained; None: wherever it is
     mine = [{run for name in finding.runs for run in runs_of.get(name, {name})} for finding in findings]
     for finding, runs in zip(findings, mine, strict=True):
