@@ -283,8 +283,9 @@ async def leave_mock_stream(stack: Any) -> Any:
     ):
         async for _ in stack.pieces(response):
             break
-    await stack.until(lambda: bool(closed))
-    return response.is_closed
+    for _ in range(20):
+        await stack.step()
+    return response.is_closed, closed
 
 
 def test_mock_stream_left_in_the_middle(stack: Any, compare: Any) -> None:
@@ -622,9 +623,16 @@ def wrap(request: pytest.FixtureRequest) -> Any:
 
 
 def record_one(stack: Any) -> list[Call]:
+    """Record one call, which both hooks must have seen."""
     with occupancy.record() as log:
         stack.run(one_get, stack)
+    check_both_hooks(stack, log.calls)
     return log.calls
+
+
+def check_both_hooks(stack: Any, calls: list[Call]) -> None:
+    assert {call.client for call in calls} == {stack.name}
+    assert all(call.pool_ns is not None for call in calls)
 
 
 def test_hooks_leave_what_they_found(target_stack: Any, target: Any) -> None:
@@ -657,6 +665,7 @@ def test_wrapper_on_top_of_ours(target_stack: Any, target: Any, wrap: Any) -> No
                 setattr(owner, target[1], wrap(vars(owner)[target[1]], calls))
                 target_stack.run(one_get, target_stack)
             assert len(log.calls) == 1
+            check_both_hooks(target_stack, log.calls)
             assert len(record_one(target_stack)) == 1
             target_stack.run(one_get, target_stack)
         assert len(log.calls) == 1
@@ -676,6 +685,7 @@ def test_wrapper_that_comes_and_goes_inside(target_stack: Any, target: Any, wrap
         setattr(owner, target[1], ours)
         target_stack.run(one_get, target_stack)
     assert len(outer.calls) == 2
+    check_both_hooks(target_stack, outer.calls)
     assert all(call.attempt == 0 for call in outer.calls)
 
 
@@ -801,6 +811,47 @@ def test_trace_of_the_host(stack: Any, compare: Any, fail_at: str | None) -> Non
     assert seen.result[1] == fail_at
     assert log.in_flight == 0
     assert len(log.calls) == 1
+
+
+async def events_of_the_body(stack: Any) -> Any:
+    """What of ours httpcore still calls once the headers are there."""
+    traces = []
+    async with (
+        stack.opened(stack.client()) as client,
+        stack.opened(client.stream("GET", stack.gateway + JSON)) as response,
+    ):
+        core = response.stream
+        while not hasattr(core, "_request"):
+            core = next(vars(core)[name] for name in ("_stream", "_httpcore_stream", "_wrapped") if name in vars(core))
+        traces.append(core._request.extensions.keys() & {"trace", hooks.IN_POOL})
+        await stack.read(response)
+    return traces
+
+
+def test_trace_goes_with_the_headers(stack: Any, compare: Any) -> None:
+    """After them nothing is told apart by it, and it would cost as much as all before."""
+    seen, _ = compare(stack, events_of_the_body)
+    assert seen.result == [set()]
+
+
+async def stop_at_length(stack: Any) -> Any:
+    async with stack.opened(stack.client()) as client:
+        request = client.build_request("GET", stack.gateway + JSON)
+        response = await stack.done(client.send(request, stream=True))
+        chunks = stack.pieces(response)
+        got = b""
+        while len(got) < int(response.headers["content-length"]):
+            got += await chunks.__anext__()
+        levels = [log.in_flight for log in ledger.logs]
+        assert [chunk async for chunk in chunks] == []
+    return levels
+
+
+def test_a_body_ends_with_its_length(stack: Any) -> None:
+    """Before anybody asks for more, or closes."""
+    with occupancy.record() as log:
+        assert stack.run(stop_at_length, stack) == [0]
+    assert outcomes(log.calls) == [("ok", 200)]
 
 
 async def wrong_trace(stack: Any) -> Any:
