@@ -17,8 +17,8 @@ QUEUE_TIMES = 2.0
 """Times as long as with little in flight that the wait with much in flight is."""
 LEAST_EACH = 4
 """Calls with little and with much in flight: below or above half of the highest level."""
-QUEUE_ORDER = 0.9
-"""Least probability that a wait with much in flight is longer than one with little."""
+QUEUE_ORDER = 0.8
+"""Least probability that a wait with much in flight is longer than one with little: who comes first does not queue."""
 CLIENT_SHARE = 0.2
 """Share of the difference that sending takes where the client is as slow as the server."""
 CHANCE = 0.01

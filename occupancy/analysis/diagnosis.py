@@ -136,7 +136,7 @@ def _sentence(unit: Unit, shape: Cause) -> str:
     if shape is Cause.SERIAL:
         return f"serial: {n} calls, one after another"
     branches = _serial_branches(unit)
-    inside = f"; {branches} branches at once, each serial in itself" if branches else ""
+    inside = f"; {branches} serial branches at once" if branches else ""
     return f"{shape}: up to {drawn.peak} in flight, mean {drawn.mean:.2f}{inside}"
 
 

@@ -351,7 +351,7 @@ def test_gathered_agents_are_one_run_of_several_branches() -> None:
     found = diagnosis_of(calls)
     [verdict] = found.verdicts
     assert (verdict.cause, verdict.sentence) == (
-        PARTLY, "partly overlapped: up to 3 in flight, mean 3.00; 3 branches at once, each serial in itself",
+        PARTLY, "partly overlapped: up to 3 in flight, mean 3.00; 3 serial branches at once",
     )  # fmt: skip
 
 
