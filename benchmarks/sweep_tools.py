@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx2
@@ -29,6 +29,7 @@ from occupancy.probe.sweep_result import SweepResult
 from occupancy.probe.target import Target
 
 LEVELS = (1, 2, 4, 8, 16)
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 MOST_S = 300
 
 
@@ -89,13 +90,14 @@ def run_tool(command: list[str]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.txt"
         with log.open("w") as out:
-            environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "HF_HUB_OFFLINE": "1"}
+            environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
             ended = subprocess.run(
                 command, stdout=out, stderr=out, cwd=folder, env=environment, timeout=MOST_S, check=False
             )
         if ended.returncode:
             return f"failed: {log.read_text(errors='replace').strip().splitlines()[-1][:160]}"
-        return rates_of(Path(folder))
+        knee = [line.strip() for line in log.read_text(errors="replace").splitlines() if "knee" in line.lower()]
+        return "; ".join([rates_of(Path(folder)), *knee[-2:]])[:400]
 
 
 def rates_of(folder: Path) -> str:
@@ -110,39 +112,68 @@ def rates_of(folder: Path) -> str:
     return "no figures found"
 
 
-def guidellm(program: str, url: str) -> list[str]:
+def guidellm(program: str, url: str, tokenizer: str) -> list[str]:
     return [
-        program, "benchmark", "run", "--target", url, "--model", "mock", "--rate-type", "concurrent",
-        "--rate", ",".join(map(str, LEVELS)), "--max-requests", "40", "--data", "prompt_tokens=16,output_tokens=4",
-        "--processor", "gpt2", "--output-path", "result.json",
+        program, "run", "--backend", f"kind=openai_http,target={url},model=mock,validate_backend=false",
+        "--profile", "kind=knee,min_streams=1,max_streams=16,count=5",
+        "--constraint", "kind=max_requests,count=40", "--tokenizer", f"kind=hf_auto,model={tokenizer}",
+        "--data", "kind=synthetic_text,prompt_tokens=16,output_tokens=4",
+        "--output", "kind=json,path=result.json", "--output", "kind=console", "--disable-progress",
     ]  # fmt: skip
 
 
-def aiperf(program: str, url: str, concurrency: int) -> list[str]:
+def aiperf(program: str, url: str, tokenizer: str, concurrency: int) -> list[str]:
     return [
         program, "profile", "--model", "mock", "--url", url, "--endpoint-type", "chat", "--ui", "none",
+        "--tokenizer", tokenizer, "--isl", "16", "--osl", "4",
         "--concurrency", str(concurrency), "--request-count", str(max(20, 4 * concurrency)),
     ]  # fmt: skip
 
 
+def write_tokenizer(folder: str) -> None:
+    """One token for each byte: both tools want a tokenizer, and would fetch one from outside."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    vocabulary = {alphabet[byte]: byte for byte in range(256)} | {"<end>": 256}
+    written = {
+        "version": "1.0",
+        "added_tokens": [{"id": 256, "content": "<end>", "special": True} | dict.fromkeys(FLAGS, False)],
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+    }
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<end>", "model_max_length": 100_000}
+    Path(folder, "tokenizer.json").write_text(json.dumps(written))
+    Path(folder, "tokenizer_config.json").write_text(json.dumps(config))
+
+
 def compare(service_s: float) -> None:
-    for slots in (2, 6):
-        print(f"capacity {slots}, service {service_s} s: at most {slots / service_s:.1f} requests/s")
-        with gateway_of(*options_of(slots, service_s, 0.0)) as url:
-            measure("occupancy", url, run_ours)
-            for name in ("guidellm", "aiperf"):
-                program = os.environ.get(name.upper()) or shutil.which(name)
-                if program is None:
-                    print(f"  {name}: not installed")
-                elif name == "guidellm":
-                    measure(name, url, lambda at, p=program: run_tool(guidellm(p, at)))  # type: ignore[misc]
-                else:
-                    measure(name, url, lambda at, p=program: "; ".join(run_tool(aiperf(p, at, c)) for c in LEVELS))  # type: ignore[misc]
+    with tempfile.TemporaryDirectory() as tokenizer:
+        write_tokenizer(tokenizer)
+        for slots in (2, 6):
+            print(f"capacity {slots}, service {service_s} s: at most {slots / service_s:.1f} requests/s")
+            with gateway_of(*options_of(slots, service_s, 0.0)) as url:
+                measure("occupancy", url, run_ours)
+                measure("guidellm", url, lambda at: run_tool(guidellm(program_of("guidellm"), at, tokenizer)))
+                measure("aiperf", url, lambda at: run_each(at, tokenizer))
 
 
-def measure(name: str, url: str, run) -> None:  # type: ignore[no-untyped-def]
+def program_of(name: str) -> str:
+    return os.environ.get(name.upper()) or shutil.which(name) or f"{name}-is-not-installed"
+
+
+def run_each(url: str, tokenizer: str) -> str:
+    return "; ".join(f"{c}: {run_tool(aiperf(program_of('aiperf'), url, tokenizer, c))}" for c in LEVELS)
+
+
+def measure(name: str, url: str, run: Callable[[str], str]) -> None:
     before, started_s = requests_seen(url), time.monotonic()
-    told = run(url)
+    try:
+        told = run(url)
+    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
+        told = f"no result: {error}"
     print(f"  {name}: {told}; {requests_seen(url) - before} requests, {time.monotonic() - started_s:.0f} s", flush=True)
 
 
