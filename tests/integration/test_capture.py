@@ -1,7 +1,9 @@
 """Whatever lies between the program and the wire: each physical attempt is one call, and the host notices nothing."""
 
 import asyncio
+import copy
 import gc
+import pickle
 import socket
 import socketserver
 import subprocess
@@ -105,9 +107,6 @@ def test_response_hook_that_raises(stack: Any, compare: Any) -> None:
 
 
 async def send_own_extensions(stack: Any) -> Any:
-    import copy
-    import pickle
-
     mine = {"timeout": {"read": 5.0}, "mine": [1]}
     async with stack.opened(stack.client()) as client:
         response = await get(stack, client, extensions=mine)
@@ -123,6 +122,24 @@ async def send_own_extensions(stack: Any) -> Any:
 def test_extensions_of_the_host(stack: Any, compare: Any) -> None:
     seen, _ = compare(stack, send_own_extensions)
     assert seen.result == ({"timeout": {"read": 5.0}, "mine": [1]}, True, [1], [1])
+
+
+async def copy_extensions_in_transport(stack: Any) -> Any:
+    async def handle(send: Any, request: Any) -> Any:
+        pickle.dumps(request.extensions)
+        request.extensions = copy.deepcopy(request.extensions)
+        return await send(request)
+
+    async with stack.opened(stack.client(transport=wrapping(stack, handle))) as client:
+        return (await get(stack, client)).json()
+
+
+def test_transport_that_copies_extensions(stack: Any, compare: Any) -> None:
+    """A deep copy or a pickle of them meets no lock of ours, and the copy is the same request."""
+    seen, log = compare(stack, copy_extensions_in_transport)
+    assert seen.result["step"] == "plan"
+    assert outcomes(log.calls) == [("ok", 200)]
+    assert log.calls[0].client == stack.name
 
 
 # Other transports

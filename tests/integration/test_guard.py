@@ -100,6 +100,8 @@ def functions() -> dict[CodeType, tuple[str, FunctionType]]:
         for code, path, function in functions_of(loaded, module.name):
             if function.__module__ == module.name:
                 found[code] = path, function
+    gc.collect()
+    gc.freeze()  # the modules that have come with it, as in `small_heap`
     return found
 
 
