@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ TIMEOUT_S = 30
 class Kernel:
     """A kernel, and what it says."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, interrupt: Callable[[], None]) -> None:
         self.client = client
+        self.interrupt = interrupt
 
     def start(self, cell: str) -> str:
         """Begin to run a cell; give the id of the request."""
@@ -57,7 +58,7 @@ class Kernel:
 def started() -> Iterator[Kernel]:
     kernel_manager, client = manager.start_new_kernel(kernel_name="python3")
     try:
-        yield Kernel(client)
+        yield Kernel(client, kernel_manager.interrupt_kernel)
     finally:
         client.stop_channels()
         kernel_manager.shutdown_kernel(now=True)
@@ -168,10 +169,23 @@ def test_an_error_is_that_of_the_cell(kernel: Kernel, line: str) -> None:
     assert kernel.value("log.peak") == 1
 
 
-def test_a_cell_that_is_interrupted_ends_its_recording(kernel: Kernel) -> None:
-    outputs = kernel.run("%%occupancy log\nplan()\nraise KeyboardInterrupt")
-    assert [kind for kind, _ in outputs] == ["error", "display_data", "display_data"]
-    assert kernel.value("len(__import__('occupancy.ledger').ledger.ledger.logs)") == 0
+@pytest.mark.parametrize("wait", ["while True: await asyncio.sleep(0.01)", "while True: pass"])
+def test_a_cell_that_is_interrupted_ends_its_recording(kernel: Kernel, wait: str) -> None:
+    request = kernel.start(f"%%occupancy log\nplan()\nprint('waits')\n{wait}")
+    shown = []
+    for kind, _ in kernel.messages(request):
+        shown.append(kind)
+        if kind == "stream":
+            kernel.interrupt()
+    assert shown == ["stream", "error", "display_data", "display_data"]
+    assert kernel.value("[log.peak, len(__import__('occupancy.ledger').ledger.ledger.logs)]") == [1, 0]
+
+
+def test_a_cell_that_leaves_no_result_ends_its_recording(kernel: Kernel) -> None:
+    end = "get_ipython().events.trigger('post_run_cell', None)"  # as a kernel does where its own task is cancelled
+    outputs = kernel.run(f"%%occupancy log\nplan()\n{end}\nplan()\nNone")
+    assert [kind for kind, _ in outputs] == ["display_data", "display_data"]
+    assert kernel.value("len(log.calls)") == 1
 
 
 def test_a_cell_without_calls_has_no_picture(kernel: Kernel) -> None:
