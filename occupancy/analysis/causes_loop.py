@@ -99,7 +99,7 @@ def find_stalls(calls: CountedCalls, place: Int64) -> list[Finding]:
             },
             sites,
             "find what blocks the loop (time.sleep, a threading.Lock, CPU work; asyncio's debug mode names it) "
-            "and move it to a thread",
+            "and move it to a thread; if nothing does, the machine has no processor free",
             tuple(dict.fromkeys(calls.columns["run"][streams[stopped]].tolist())),
             sum(longest_ns) / MS,
         )

@@ -258,7 +258,7 @@ def lock_in_threads(url: str) -> None:
 
         def fetch(_: int) -> None:
             with lock:
-                http.get("/v1/models", headers=work(100))  # at lock in threads
+                http.get("/v1/models", headers=work(200))  # at lock in threads
 
         list(executor.map(fetch, range(6)))
 
