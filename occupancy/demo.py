@@ -205,8 +205,7 @@ def pictures(runs: Sequence[DemoRun]) -> str:
 
 def table_of_runs(runs: Sequence[DemoRun]) -> str:
     """Compare runs: a column for each."""
-    from occupancy.views.text import table
-    from occupancy.views.text import duration, duration_of_ms
+    from occupancy.views.text import duration, duration_of_ms, table
 
     summaries = [run.log.summary() for run in runs]
     rows = [

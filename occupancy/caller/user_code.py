@@ -101,7 +101,7 @@ def _is_library(path: str) -> bool:
         return True
     # `pip install --target`, pex and the like put packages beside the program, in a directory of any name.
     folder = max((entry for entry in map(_folder, sys.path) if path.startswith(entry)), key=len, default="")
-    return bool(folder) and _is_distribution(folder, path[len(folder) :].split(os.sep)[0])
+    return bool(folder) and _is_distribution(folder, path[len(folder) :].split(os.sep, maxsplit=1)[0])
 
 
 def _folder(entry: object) -> str:

@@ -18,7 +18,7 @@ _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
 _GENERATE = re.compile(
     r"/(?:chat/completions|completions?|responses|messages|embeddings?|embed|rerank|images/generations"
     r"|audio/(?:speech|transcriptions)|v\d+/chat|api/chat|invoke|invoke-with-response-stream|converse|converse-stream)$"
-    r"|/(?:api/)?generate(?:_stream)?(?:/|$)"
+    r"|/(?:api/)?generate(?:_stream)?(?:/(?!tool)|$)"  # a step below it that is named as a tool is one
     r"|:(?:generateContent|streamGenerateContent|embedContent|batchEmbedContents|predict|rawPredict|streamRawPredict)$"
 )
 _TELEMETRY_PATH = re.compile(
