@@ -93,6 +93,7 @@ class CountInFlight:
         self._stats = stats
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, counted while it is in flight."""
         if scope["type"] != "http" or scope["path"] in UNCOUNTED_PATHS:
             await self._app(scope, receive, send)
             return

@@ -38,7 +38,7 @@ class Measured:
     """One after another."""
     concurrent: tuple[Sample, ...]
     """All at once."""
-    client: ClientLoad = ClientLoad()
+    client: ClientLoad = dataclasses.field(default_factory=ClientLoad)
 
     @property
     def all(self) -> tuple[Sample, ...]:

@@ -95,10 +95,9 @@ class SweepResult:
         return self.capacity.baseline.is_stable and not client
 
     @property
-    def code(self) -> tuple[str, ...]:
-        """Lines to paste."""
-        n = self.recommended
-        return (f"limit = asyncio.Semaphore({n})  # async with limit: ...", f"gate = occupancy.Gate({n})")
+    def code(self) -> str:
+        """A line to paste."""
+        return f"limit = asyncio.Semaphore({self.recommended})  # async with limit: ..."
 
     def warnings(self, conditions: Conditions | None = None, now: datetime.datetime | None = None) -> list[str]:
         """Say why this result may not hold: other conditions, or more than seven days of age.

@@ -221,7 +221,7 @@ def _share(change: Change) -> str:
 
 
 def _wrapped(text: str, width: int, indent: str = INDENT) -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.rstrip() for line in textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)]
 
 
 def _cut(text: str, width: int) -> str:

@@ -29,7 +29,7 @@ def sweep_report(result: "SweepResult") -> str:
     lines = [*head, "", layout(HEADERS, [level_row(level) for level in capacity.levels], ALIGN), "", baseline(capacity)]
     told = [*_faults(capacity), *result.notes, *_client_notes(capacity), *_first_bytes(result), *_law(capacity)]
     lines += [f"note: {plain(note)}" for note in [*told, *_cautions(result)]]
-    lines += ["", f"use {count(result.recommended, 'worker')}:", *(f"    {line}" for line in result.code)]
+    lines += ["", f"use {count(result.recommended, 'worker')}:", f"    {result.code}"]
     return "\n".join(lines)
 
 
@@ -93,7 +93,7 @@ def markdown(result: "SweepResult") -> str:
     rows = [HEADERS, tuple("--:" if side == ">" else ":--" for side in ALIGN)]
     rows += [level_row(level) for level in result.capacity.levels]
     table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
-    code = "\n".join(result.code)
+    code = result.code
     return (
         f"### {plain(result.conditions.target)}{_model(result)}\n\n{verdict(result.capacity)}\n\n{table}\n\n"
         f"{baseline(result.capacity)}\n\nUse {count(result.recommended, 'worker')}:\n\n```python\n{code}\n```\n"

@@ -771,7 +771,7 @@ def test_one_client_across_loops(name: str, make_stack: Any) -> None:
 async def crowd(stack: Any) -> Any:
     limits = stack.library.Limits(max_connections=2)
     async with stack.opened(stack.client(limits=limits)) as client:
-        target = "/generate/crowd?x-mock-delay-ms=30"
+        target = "/generate/crowd?x-mock-delay-ms=150"
         responses = await stack.at_once(*[lambda: get(stack, client, target) for _ in range(8)])
     return [response.status_code for response in responses]
 

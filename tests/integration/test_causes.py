@@ -28,7 +28,7 @@ from occupancy.analysis.diagnosis import diagnose
 from occupancy.analysis.findings import Cause, Diagnosis
 from occupancy.analysis.overlap import find_overlap
 
-pytestmark = pytest.mark.usefixtures("fresh")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("fresh")]
 
 TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 LINES = Path(__file__).read_text(encoding="utf-8").splitlines()

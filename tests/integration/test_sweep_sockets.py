@@ -21,6 +21,8 @@ from occupancy.probe.sweep import SweepOptions
 from occupancy.probe.sweep_result import SweepResult
 from occupancy.probe.target import Api, Target
 
+pytestmark = pytest.mark.alone
+
 SERVICE_S = 0.15
 TRIES = 3
 """A neighbour may take the processor: a claim about the method must not fail on one bad moment of the machine."""

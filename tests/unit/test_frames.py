@@ -731,10 +731,11 @@ def test_whose_file(parts: tuple[str, ...], is_user: bool) -> None:
     assert user_code.origin(path) == (path if is_user else None)
 
 
-def test_standard_library_frozen_and_generated_code_is_no_user_s() -> None:
+def test_standard_library_frozen_and_generated_code_is_no_user_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "program.py", raising=False)
     for filename in (os.__file__, threading.__file__, "<frozen importlib._bootstrap>", "<attrs generated x>"):
         assert user_code.origin(filename) is None
-    assert user_code.origin("<string>") is None  # pytest is a program with a file
+    assert user_code.origin("<string>") is None  # the program has a file
 
 
 def test_own_package_is_skipped_but_the_demo_is_a_user() -> None:
