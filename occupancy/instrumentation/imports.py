@@ -1,27 +1,29 @@
 """Runs a function when the program imports a module, so that importing us imports no client.
 
 wrapt does the same, but importing it costs as much as all of ours may (asyncio and importlib.metadata come with it).
+For the same reason nothing here inherits from `importlib.abc`: the import system asks for methods, not for classes.
 """
 
 import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from occupancy import _guard
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
 
 Hook = Callable[[ModuleType], object]
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader:
     """Loads as the real loader does, then runs the hook."""
 
-    def __init__(self, loader: importlib.abc.Loader, hook: Hook) -> None:
+    def __init__(self, loader: "Loader", hook: Hook) -> None:
         self._loader = loader
         self._hook = hook
 
@@ -31,7 +33,7 @@ class _Loader(importlib.abc.Loader):
             raise AttributeError(name)
         return getattr(self._loader, name)
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+    def create_module(self, spec: "ModuleSpec") -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -43,7 +45,7 @@ class _Loader(importlib.abc.Loader):
         _guard.guarded(self._hook)(module)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     """Finds the modules that hooks wait for, through the other finders."""
 
     def __init__(self) -> None:
@@ -52,7 +54,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> "ModuleSpec | None":
         hook, search = self.hooks.get(name), (get_ident(), name)
         if hook is None or search in self._searching:  # another finder that asks all the others has come back to us
             return None
@@ -62,17 +64,17 @@ class _Finder(importlib.abc.MetaPathFinder):
         finally:
             self._searching.discard(search)
         if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _Loader(spec.loader, hook)
+            spec.loader = _Loader(spec.loader, hook)  # type: ignore[assignment]  # a loader by its methods
         return spec
 
     def _ask_others(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> "ModuleSpec | None":
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
             if finder is self or find is None:
                 continue
-            spec: importlib.machinery.ModuleSpec | None = find(name, path, target)
+            spec: ModuleSpec | None = find(name, path, target)
             if spec is not None:
                 return spec
         return None
