@@ -1,6 +1,7 @@
 """The journal, read back: several processes on one time axis, calls without an end as open ones."""
 
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ FAR_NS = 2**62
 _HEAD = re.compile(rb'{"event":"(start|end)","process":"(\w+)","call_id":(\d+),')
 """How we write a call; any other order of its fields is understood too."""
 _HEAD_START = PREFIX.encode()
+_START = re.compile(r'\{"event":"start","process":"(\w+)","call_id":(\d+),')
 ENDED_FIELDS = ("call_id", "pid", "kind", "start_ns", "end_ns", "released_ns", "status", "outcome")
 """What `Tail` gives of a call that has ended."""
 
@@ -72,13 +74,22 @@ class _Reader:
         self._bad_rows: list[str] = []
         self.processes: dict[str, _Process] = {}
         self._clock = clock
+        self._starts: dict[tuple[str, str], tuple[str, str]] = {}
 
     def take(self, place: str, line: str) -> None:
+        started = _START.match(line)
+        if started is None or not line.endswith("}") or line.find(PREFIX, 1) > 0:
+            self._read(place, line)
+        else:  # read only if no end follows: an end has all that its start has
+            self._starts[started[1], started[2]] = place, line
+
+    def _read(self, place: str, line: str) -> None:
         for part in _parts(line):
             try:
                 record = json.loads(part)
                 call = self.take_record(record)
                 if call is not None:
+                    self._starts.pop((record["process"], str(call.call_id)), None)
                     self.processes[record["process"]].calls[call.call_id] = call
             except (ValueError, KeyError, TypeError) as error:
                 self._bad_rows.append(f"{place}: {_reason(error)}")
@@ -110,6 +121,8 @@ class _Reader:
         self.processes[record["process"]] = _Process(shift_ns, pid if isinstance(pid, int) else None, same_clock)
 
     def recording(self) -> Recording:
+        for place, line in list(self._starts.values()):
+            self._read(place, line)
         calls = list(_renumbered(list(self.processes.values())))
         origin_ns = min((call.start_ns for call in calls), default=0)
         unix_offset_ns = 0 if self._clock is None else self._clock.unix_offset_ns
@@ -196,15 +209,22 @@ def _to_call(record: dict[str, Any], shift_ns: int, names: Iterable[str] = FIELD
     for name, value in values.items():
         if not isinstance(value, FIELD_TYPES[name]):
             raise ValueError(f"{name} cannot be {value!r}")
-        if name in STAMPS and value is not None:
-            values[name] += shift_ns
-            if abs(values[name]) >= FAR_NS:
+    for name in STAMPS:
+        value = values.get(name)
+        if value is not None:
+            values[name] = value + shift_ns
+            if abs(value) >= FAR_NS:
                 raise ValueError(f"{name} cannot be {value!r}")
     try:
-        values["call_stack"] = tuple(Frame(*frame) for frame in stack)
+        values["call_stack"] = _frames(tuple(map(tuple, stack)))
     except TypeError:
         raise ValueError(f"call_stack cannot be {stack!r}") from None
     return Call(**values)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _frames(stack: tuple[tuple[Any, ...], ...]) -> tuple[Frame, ...]:
+    return tuple(Frame(*frame) for frame in stack)
 
 
 def _renumbered(processes: list[_Process]) -> Iterator[Call]:
