@@ -173,7 +173,7 @@ class OccupancyLog:
             call.in_flight_start, call.in_flight_end = at_start, None if at_end == MISSING else at_end
         self._peak, self._level_ns = running.peak, running.level_ns.tolist()
         ended = sorted((call for call in calls if call.released_ns is not None), key=attrgetter("released_ns"))
-        # Each call is looked at once: a million of them, in another order than they lie in memory, are slow to walk along.
+        # Each call is looked at once: a million of them, in another order than they lie in memory, are slow to visit.
         columns = zip(*map(attrgetter(*FIELDS), ended), strict=True) if ended else [()] * len(FIELDS)
         self._rows.fill(dict(zip(FIELDS, columns, strict=True)))
         for call in calls:
