@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from occupancy.analysis.latency import Evidence, Quantile, calls_to_prove, upper_bound
 from occupancy.analysis.latency_budget import P95_SHARE, Check, Verdict
-from occupancy.views.probe_tables import layout
-from occupancy.views.text import duration, duration_of_ms, plain
+from occupancy.views.probe_tables import fill, layout
+from occupancy.views.text import count, duration, duration_of_ms, plain
 
 if TYPE_CHECKING:
     from occupancy.probe.budget_result import BudgetResult, EnvironmentResult
@@ -20,10 +20,11 @@ def budget_report(result: "BudgetResult") -> str:
     Returns:
         Lines of ASCII without a last newline.
     """
-    rows = [environment_row(one) for one in result.environments]
-    lines = ["occupancy budget: p95 " + ", ".join(_limits(result)), "", layout(_headers(result), rows, ALIGN), ""]
-    lines += [f"{one.name}: {line}" for one in result.environments for line in notes(one)]
-    return "\n".join(plain(line) if line else "" for text in [*lines, result.advice] for line in text.split("\n"))
+    rows = [tuple(map(plain, environment_row(one))) for one in result.environments]
+    head = fill("occupancy budget: p95 " + ", ".join(_limits(result)))
+    told = "\n".join(fill(f"{names}: {note}") for names, note in _notes(result))
+    parts = [head, layout(_headers(result), rows, ALIGN), told, fill(result.advice)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def markdown(result: "BudgetResult") -> str:
@@ -31,7 +32,7 @@ def markdown(result: "BudgetResult") -> str:
     rows = [_headers(result), tuple("--:" if side == ">" else ":--" for side in ALIGN)]
     rows += [environment_row(one) for one in result.environments]
     table = "\n".join("| " + " | ".join(plain(cell).replace("|", "\\|") for cell in row) + " |" for row in rows)
-    told = "\n".join(f"- {plain(one.name)}: {plain(line)}" for one in result.environments for line in notes(one))
+    told = "\n".join(f"- {plain(names)}: {plain(note)}" for names, note in _notes(result))
     return f"### Latency budget: p95 {', '.join(_limits(result))}\n\n{table}\n\n{told}\n\n{plain(result.advice)}\n"
 
 
@@ -67,9 +68,18 @@ def notes(one: "EnvironmentResult") -> list[str]:
     return [*lines, *_proof(verdict), *_changes(one)]
 
 
+def _notes(result: "BudgetResult") -> list[tuple[str, str]]:
+    """Give each note once, with the names of all environments that it holds for."""
+    of_note: dict[str, list[str]] = {}
+    for one in result.environments:
+        for note in notes(one):
+            of_note.setdefault(note, []).append(one.name)
+    return [(", ".join(names), note) for note, names in of_note.items()]
+
+
 def _proof(verdict: Verdict) -> list[str]:
-    """Say what so few requests can prove, where they prove less than all."""
-    if verdict.evidence is Evidence.PROVEN:
+    """Say what so few requests can prove, where they leave it open."""
+    if verdict.evidence is not Evidence.CONSISTENT:
         return []
     errors = next(check for check in verdict.checks if check.name == "errors")
     bad = round(verdict.error_rate * verdict.n)
@@ -77,7 +87,7 @@ def _proof(verdict: Verdict) -> list[str]:
     if errors.limit * verdict.n < 1:
         lines.append(f"with {verdict.n} requests an error budget of {errors.limit:g} means no error at all")
     lines.append(
-        f"{bad} errors of {verdict.n} still allow {upper_bound(bad, verdict.n):.1%}; proof would take "
+        f"{count(bad, 'error')} of {verdict.n} still allow {upper_bound(bad, verdict.n):.1%}; proof would take "
         f"{calls_to_prove(P95_SHARE)} fast requests for a p95, {calls_to_prove(errors.limit)} clean ones for the errors"
     )
     return lines

@@ -1,5 +1,6 @@
 """Sweeps in words and tables, for a terminal and for Markdown."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 HEADERS = ("workers", "ok", "E", "+-", "E/c", "mean", "p50", "p95", "429", "time-outs", "errors", "found")
 ALIGN = ">>>>>>>>>>><"
 MOST_FAULTS = 3
+WIDTH = 100
+"""Columns of a line of text. A table may be wider, and so may a word, such as a URL."""
 
 
 def sweep_report(result: "SweepResult") -> str:
@@ -28,7 +31,7 @@ def sweep_report(result: "SweepResult") -> str:
         head.append("interrupted: what follows rests on the levels that were completed")
     lines = [*head, "", layout(HEADERS, [level_row(level) for level in capacity.levels], ALIGN), "", baseline(capacity)]
     told = [*_faults(capacity), *result.notes, *_client_notes(capacity), *_first_bytes(result), *_law(capacity)]
-    lines += [f"note: {plain(note)}" for note in [*told, *_cautions(result)]]
+    lines += [fill(f"note: {note}") for note in [*told, *_cautions(result)]]
     lines += ["", f"use {count(result.recommended, 'worker')}:", f"    {result.code}"]
     return "\n".join(lines)
 
@@ -83,7 +86,7 @@ def baseline(capacity: Capacity) -> str:
     base = capacity.baseline
     drift = "" if base.drift is None else f", {base.drift:+.1%} at the end"
     return (
-        f"T1, the mean of {count(base.n, 'request')} one at a time: {duration(base.mean_s * 1e9)}{drift}. "
+        f"T1, the mean of {count(base.n, 'request')} one at a time: {duration(base.mean_s * 1e9)}{drift}.\n"
         "E = T1 x ok / wall at full load, +- its standard error."
     )
 
@@ -98,6 +101,11 @@ def markdown(result: "SweepResult") -> str:
         f"### {plain(result.conditions.target)}{_model(result)}\n\n{verdict(result.capacity)}\n\n{table}\n\n"
         f"{baseline(result.capacity)}\n\nUse {count(result.recommended, 'worker')}:\n\n```python\n{code}\n```\n"
     )
+
+
+def fill(text: str) -> str:
+    """Break a plain text into lines of `WIDTH` columns, the further ones indented."""
+    return textwrap.fill(plain(text), WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def layout(headers: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:

@@ -13,6 +13,8 @@ MEASURED = "#0072B2"
 LIMIT = "#D55E00"
 """Vermilion of the same; the line is dashed as well."""
 SLOW = "#E69F00"
+HEADROOM = 1.6
+"""Room above the highest point, for the legend."""
 INK, QUIET = "#222222", "#666666"
 
 
@@ -41,6 +43,8 @@ def plot_effective(capacity: Capacity, ax: Axes | None = None) -> Axes:
     """
     ax = _axes(ax)
     workers = np.array([level.workers for level in capacity.levels])
+    # Nothing at all may have been worked on: the axis is logarithmic, so such a level stands at its bottom.
+    bottom = 0.9 * min([0.8, *(level.best for level in capacity.levels if level.best > 0)])
     ax.plot(workers, workers, color="#AAAAAA", linewidth=1, label="ideal: all worked on at once")
     _draw_limit(ax, capacity)
     for usable, marker, label in ((True, "o", "measured"), (False, "x", "over the limit or client-bound")):
@@ -48,7 +52,7 @@ def plot_effective(capacity: Capacity, ax: Axes | None = None) -> Axes:
         if levels:
             ax.errorbar(
                 [level.workers for level in levels],
-                [level.best for level in levels],
+                [max(level.best, bottom) for level in levels],
                 yerr=[Z95 * level.standard_error for level in levels],
                 fmt=marker,
                 color=MEASURED if usable else INK,
@@ -57,7 +61,8 @@ def plot_effective(capacity: Capacity, ax: Axes | None = None) -> Axes:
                 label=label,
                 zorder=3,
             )
-    ax.axvline(capacity.recommended, color=QUIET, linewidth=0.8, linestyle=":")
+    used = next(level.best for level in capacity.levels if level.workers == capacity.recommended)
+    ax.vlines(capacity.recommended, bottom, max(used, bottom), color=QUIET, linewidth=0.8, linestyle=":")
     ax.annotate(
         f" use {capacity.recommended}", (capacity.recommended, 0.03), xycoords=("data", "axes fraction"), color=QUIET
     )
@@ -66,7 +71,7 @@ def plot_effective(capacity: Capacity, ax: Axes | None = None) -> Axes:
     ax.set_yscale("log", base=2)
     ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.set_ylim(min(0.8, *(level.best for level in capacity.levels)) * 0.9, max(workers) * 1.6)
+    ax.set_ylim(bottom, max(workers) * HEADROOM)
     return ax
 
 
@@ -82,16 +87,27 @@ def plot_latency(capacity: Capacity, ax: Axes | None = None) -> Axes:
     """Draw p50 and p95 against workers; a triangle marks a percentile that is at least so large."""
     ax = _axes(ax)
     workers = np.array([level.workers for level in capacity.levels])
-    for name, color, style in (("p50", MEASURED, "-"), ("p95", SLOW, "--")):
+    most_s, is_censored = capacity.baseline.mean_s, False
+    # Open squares around dots: where the two percentiles are one, both are seen.
+    for name, color, style, form in (("p50", MEASURED, "-", "o"), ("p95", SLOW, "--", "s")):
         known = [(level.workers, found) for level in capacity.levels if (found := getattr(level, name)) is not None]
         if not known:
             continue
-        ax.plot([c for c, _ in known], [q.value_s for _, q in known], style, color=color, marker="o", label=name)
+        most_s = max([most_s, *(q.value_s for _, q in known)])
+        face = color if form == "o" else "none"
+        size = 5 if form == "o" else 8
+        ax.plot(
+            [c for c, _ in known], [q.value_s for _, q in known], style, color=color, marker=form, markersize=size,
+            markerfacecolor=face, label=name,
+        )  # fmt: skip
         censored = [(c, q.value_s) for c, q in known if q.is_at_least]
         if censored:
-            ax.plot(*zip(*censored, strict=True), linestyle="none", marker="^", markersize=10, color=color)
+            label = "_" if is_censored else "at least that: it timed out"
+            ax.plot(*zip(*censored, strict=True), linestyle="none", marker="^", markersize=10, color=color, label=label)
+            is_censored = True
     ax.axhline(capacity.baseline.mean_s, color="#AAAAAA", linewidth=1, label="mean, one at a time")
     _finish(ax, workers, "latency in s")
+    ax.set_ylim(0, most_s * HEADROOM)
     return ax
 
 
