@@ -40,7 +40,7 @@ def told(notebook: Any, kind: str = "text/plain") -> str:
 
 
 def test_they_are_there() -> None:
-    assert NOTEBOOKS == ["before_and_after", "reading_a_trace", "serial_or_overlapped"]
+    assert NOTEBOOKS == ["before_and_after", "finding_the_limit", "reading_a_trace", "serial_or_overlapped"]
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
@@ -99,3 +99,13 @@ def test_their_numbers_are_those_that_the_words_between_promise(source: Any, exe
         verdicts[source == "run" :] == ["keep", "do not keep"][source == "run" :]
     )  # calls may be slow on a busy machine
     assert re.findall(r"^peak in flight +(\d) +(\d)", compared, re.MULTILINE) == [("1", "3"), ("1", "3")]
+
+    limits = told(give("finding_the_limit"))
+    assert re.findall(r"^(status|peak in flight) +(\w+) +(\w+)$", limits, re.MULTILINE) == [
+        ("status", "200", "200"), ("peak in flight", "10", "10"),
+    ]  # fmt: skip
+    words = re.findall(r"^(limit|serial): |^use (\d) workers?:$|'(?:one|three)': (\w+)", limits, re.MULTILINE)
+    if source == "run":  # what was measured depends on the machine, but not that ten waits of 50 ms are above 350 ms
+        assert ("", "", "False") in words
+    else:
+        assert ["".join(word) for word in words] == ["limit", "3", "serial", "1", "False", "True"]
