@@ -13,7 +13,10 @@ import httpx2
 import occupancy
 
 ROUNDS, CALLS = 15, 200
-ANSWER = b'HTTP/1.1 200 OK\r\ncontent-length: 12\r\ncontent-type: application/json\r\nx-request-id: req_1\r\n\r\n{"ok": true}'
+ANSWER = (
+    b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\ncontent-type: application/json\r\nx-request-id: req_1\r\n\r\n"
+    b'{"ok": true}'
+)
 
 
 class Stream(httpcore2.NetworkStream):
