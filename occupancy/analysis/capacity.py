@@ -60,6 +60,8 @@ def find_capacity(rounds: Sequence[Round], end: Round | None = None) -> Capacity
     fit = fit_capacity(
         [(level.workers, level.best, level.relative_error) for level in levels if is_usable(level)],
         math.hypot(baseline.relative_error, baseline.client_s / baseline.mean_s),
+        # Where the client gave out above, one level that fell short may be its first sign, and no limit of the server.
+        least_on_plateau=2 if levels and levels[-1].is_client_bound else 1,
     )
     return Capacity(baseline=baseline, levels=levels, fit=fit, recommended=recommend(levels))
 

@@ -50,7 +50,7 @@ class Fit:
         return f"{self.capacity:.2f} +- {self.error95:.2f}"
 
 
-def fit_capacity(points: Sequence[tuple[int, float, float]], baseline_error: float) -> Fit:
+def fit_capacity(points: Sequence[tuple[int, float, float]], baseline_error: float, least_on_plateau: int = 1) -> Fit:
     """Fit `E = min(c, C)`.
 
     For each split j, C_j is the geometric mean of E from level j on; the C_j with the least squared log error is kept.
@@ -60,6 +60,7 @@ def fit_capacity(points: Sequence[tuple[int, float, float]], baseline_error: flo
         points: Workers, effective concurrency, and its standard error as a share, in the order of workers.
         baseline_error: Standard error of T1 as a share, with what the client took of it, which makes a capacity look
             larger: the same in all points, so that more of them do not lessen it.
+        least_on_plateau: Levels that must lie on the plateau for it to be a limit.
 
     Returns:
         The fit; without points no capacity, and `at_least` 0.
@@ -71,6 +72,8 @@ def fit_capacity(points: Sequence[tuple[int, float, float]], baseline_error: flo
     c, e = np.array([p[0] for p in points], dtype=float), np.array([p[1] for p in points])
     splits = [(_log_error(c, e, _geometric(e[j:])), -j) for j in range(len(points))]
     first = -min(splits)[1]
+    if len(points) - first < least_on_plateau:
+        return Fit(None, at_least)
     capacity = _geometric(e[first:])
     own = math.hypot(*(p[2] for p in points[first:])) / (len(points) - first)
     error = capacity * math.hypot(own, baseline_error, _scatter(e[first:]))

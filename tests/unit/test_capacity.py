@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from occupancy.analysis.capacity import Capacity, client_reasons, find_capacity, label_level
-from occupancy.analysis.capacity_fit import Usl, fit_capacity
+from occupancy.analysis.capacity_fit import Fit, Usl, fit_capacity
 from occupancy.analysis.levels import Baseline, Label, Level, full_load, measure, window_rate
 from occupancy.analysis.samples import ClientLoad, Ending, Round, Sample
 
@@ -192,3 +192,10 @@ def test_nothing_to_judge_is_an_error() -> None:
         find_capacity([closed_loop(1, 1, 20, 0.0)])
     with pytest.raises(ValueError, match="no good answer"):
         find_capacity([dataclasses.replace(closed_loop(1, 1, 20), is_complete=False)])
+
+
+def test_one_level_is_no_plateau_where_two_are_asked_for() -> None:
+    points = [(1, 1.0, 0.0), (2, 1.6, 0.0)]
+    assert fit_capacity(points, 0.0).capacity == pytest.approx(1.6)
+    assert fit_capacity(points, 0.0, least_on_plateau=2) == Fit(None, 1)
+    assert fit_capacity([*points, (4, 1.6, 0.0)], 0.0, least_on_plateau=2).capacity == pytest.approx(1.6)
