@@ -6,8 +6,8 @@ from occupancy.analysis.columns import MISSING
 from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Finding, sites_of
 from occupancy.analysis.groups import CountedCalls
-from occupancy.analysis.steps import Int64, steps, wire_start
-from occupancy.analysis.units import Unit, executor_of, known_spans
+from occupancy.analysis.steps import Int64, steps
+from occupancy.analysis.units import Unit, executor_of, known_spans, split
 
 POOL_WAIT_SHARE = 0.1
 """Share of the calls' time that passes before the wire from which on it counts: less is the client's own work."""
@@ -31,37 +31,29 @@ LEAST_QUEUED = 2
 """Starts with work waiting: one alone is chance."""
 
 
-def find_pool_cap(calls: CountedCalls, mask: Int64) -> list[Finding]:
-    """Calls wait for a connection while as many are on the wire as ever: flat on the wire, more asked for.
-
-    Args:
-        calls: The calls that count.
-        mask: Places of those of one process.
-    """
-    start_ns, end_ns = calls.start_ns[mask], calls.end_ns[mask]
-    pool_ns = _known(calls.columns["pool_ns"][mask])
-    wire_ns = np.minimum(wire_start(calls.columns)[mask], end_ns)
-    waited_ns, time_ns = int(pool_ns.sum()), int((end_ns - start_ns).sum())
+def find_pool_cap(process: Unit) -> list[Finding]:
+    """Calls wait for a connection while as many are on the wire as ever: flat on the wire, more asked for."""
+    pool_ns = _known(process.column("pool_ns"))
+    waited_ns, time_ns = int(pool_ns.sum()), int((process.end_ns - process.start_ns).sum())
     if not time_ns or waited_ns < POOL_WAIT_SHARE * time_ns:
         return []
-    level, cap = waiting_level(wire_ns - pool_ns, wire_ns, end_ns)
-    queued = pool_ns >= pool_ns.max() / 2
-    reused = reused_share(calls.columns["connection_reused"][mask[queued]])
-    if not cap or steps(start_ns, end_ns).peak <= cap or not is_full(level / cap, reused):
+    level, cap = waiting_level(process, pool_ns)
+    queued, asked_for = pool_ns >= pool_ns.max() / 2, process.steps.peak
+    reused = reused_share(process.column("connection_reused")[queued])
+    if not cap or asked_for <= cap or not is_full(level / cap, reused):
         return []
     return [
         Finding(
             Cause.CAPPED_POOL,
-            f"never more than {cap} on the wire while up to {steps(start_ns, end_ns).peak} were asked for: "
-            f"the client's pool holds {cap}",
+            f"never more than {cap} on the wire while up to {asked_for} were asked for: the client's pool holds {cap}",
             {
                 "cap": cap,
-                "asked_for": steps(start_ns, end_ns).peak,
+                "asked_for": asked_for,
                 "pool_wait_ms": waited_ns / MS,
                 "longest_pool_wait_ms": int(pool_ns.max()) / MS,
-                "calls": int(mask.size),
+                "calls": process.n,
             },
-            sites_of(calls.frames[site] for site in calls.site[mask[queued]].tolist()),
+            sites_of(process.of(queued).frames),
             "raise the client's max_connections to what should be in flight, if the server allows it",
             cost_ms=waited_ns / MS / max(cap, 1),
         )
@@ -85,18 +77,18 @@ def reused_share(reused: Int64) -> float | None:
     return float((known == 1).mean()) if known.size else None
 
 
-def waiting_level(from_ns: Int64, wire_ns: Int64, end_ns: Int64) -> tuple[float, int]:
+def waiting_level(process: Unit, pool_ns: Int64) -> tuple[float, int]:
     """Mean and highest level on the wire while calls wait for it.
 
     Args:
-        from_ns: When each call began to wait, ns.
-        wire_ns: When it went on the wire.
-        end_ns: When it ended.
+        process: The calls of one process.
+        pool_ns: How long each waited before it went on the wire, ns.
 
     Returns:
         `(0.0, 0)` where none waits.
     """
-    waiting, wire = steps(from_ns, wire_ns), steps(wire_ns, end_ns)
+    wire_ns, wire = np.minimum(process.wire_ns, process.end_ns), process.wire
+    waiting = steps(wire_ns - pool_ns, wire_ns)
     edges = np.unique(np.concatenate((waiting.t_ns, wire.t_ns)))
     if edges.size < 2 or not waiting.peak:
         return 0.0, 0
@@ -213,5 +205,4 @@ def _saved_ms(unit: Unit, cap: int) -> float:
 def places_by_process(calls: CountedCalls) -> list[Int64]:
     """Places of the calls of each process that start and end, in the order of their starts."""
     place = known_spans(calls)
-    pids = calls.columns["pid"][place]
-    return [place[pids == pid] for pid in np.unique(pids)]
+    return split(place, np.unique(calls.columns["pid"][place], return_inverse=True)[1])

@@ -8,7 +8,8 @@ from occupancy.analysis.columns import MISSING
 from occupancy.analysis.distribution import MS, elapsed
 from occupancy.analysis.findings import Cause, Finding, sites_of
 from occupancy.analysis.groups import CountedCalls
-from occupancy.analysis.steps import Int64, steps, wire_start
+from occupancy.analysis.steps import Int64
+from occupancy.analysis.units import Unit
 from occupancy.call import Frame, Outcome
 
 LATE_SHARE = 0.3
@@ -39,10 +40,12 @@ PHASES = (
 )  # fmt: skip
 
 
-def find_late(calls: CountedCalls, place: Int64) -> list[Finding]:
+def find_late(process: Unit) -> list[Finding]:
     """A phase before the request is sent takes a good part of the wait for first bytes; the largest one is named."""
-    wait_ns = calls.first_byte_wait_ns[place]
-    wait_ns = np.where(wait_ns == MISSING, calls.total_ns[place], wait_ns)  # failed before: it waited all its time
+    calls, place = process.calls, process.place
+    wait_ns = elapsed(process.start_ns, process.column("first_byte_ns"))
+    total_ns = elapsed(process.start_ns, process.column("end_ns"))
+    wait_ns = np.where(wait_ns == MISSING, total_ns, wait_ns)  # failed before: it waited all its time
     known = wait_ns != MISSING
     all_ns = int(wait_ns[known].sum())
     sums = {}
@@ -54,7 +57,7 @@ def find_late(calls: CountedCalls, place: Int64) -> list[Finding]:
     if not all_ns or sums[name] < LATE_SHARE * all_ns or np.median(phase_ns[phase_ns > 0]) < LATE_MS * MS:
         return []
     slow = place[known & (phase_ns >= phase_ns.max() / 2)]
-    if cause is Cause.LATE_POOL and not _is_own_time(calls, place, slow):
+    if cause is Cause.LATE_POOL and not _is_own_time(process, slow):
         return []
     return [
         Finding(
@@ -68,26 +71,26 @@ def find_late(calls: CountedCalls, place: Int64) -> list[Finding]:
             },
             _sites(calls, slow),
             action,
-            cost_ms=sums[name] / MS / max(steps(calls.start_ns[place], calls.end_ns[place]).peak, 1),
+            cost_ms=sums[name] / MS / max(process.steps.peak, 1),
         )
     ]
 
 
-def _is_own_time(calls: CountedCalls, place: Int64, slow: Int64) -> bool:
+def _is_own_time(process: Unit, slow: Int64) -> bool:
     """Whether connections were free while calls waited for one: few were on the wire, and who waited opened its own."""
-    end_ns, pool_ns = calls.end_ns[place], np.maximum(calls.columns["pool_ns"][place], 0)
-    wire_ns = np.minimum(wire_start(calls.columns)[place], end_ns)
-    level, _ = waiting_level(wire_ns - pool_ns, wire_ns, end_ns)
-    reused = reused_share(calls.columns["connection_reused"][slow])
-    return level < BUSY_SHARE * steps(wire_ns, end_ns).peak and reused is not None and reused < NEW_SHARE
+    level, _ = waiting_level(process, np.maximum(process.column("pool_ns"), 0))
+    reused = reused_share(process.calls.columns["connection_reused"][slow])
+    return level < BUSY_SHARE * process.wire.peak and reused is not None and reused < NEW_SHARE
 
 
-def find_not_reused(calls: CountedCalls, place: Int64) -> list[Finding]:
+def find_not_reused(process: Unit) -> list[Finding]:
     """Far more connections are opened than are ever needed at once."""
-    reused = calls.columns["connection_reused"][place]
-    n_known, new = int(np.count_nonzero(reused != MISSING)), place[reused == 0]
-    peak = steps(wire_start(calls.columns)[place], calls.end_ns[place]).peak
-    if n_known < LEAST_CONNECTIONS or new.size < NEW_SHARE * n_known or new.size < NEW_TIMES * peak + 2:
+    calls, reused = process.calls, process.column("connection_reused")
+    n_known, new = int(np.count_nonzero(reused != MISSING)), process.place[reused == 0]
+    if n_known < LEAST_CONNECTIONS or new.size < NEW_SHARE * n_known:
+        return []
+    peak = process.wire.peak
+    if new.size < NEW_TIMES * peak + 2:
         return []
     open_ns = sum(int(np.maximum(calls.columns[name][new], 0).sum()) for name in ("connect_ns", "tls_ns"))
     return [
@@ -102,14 +105,13 @@ def find_not_reused(calls: CountedCalls, place: Int64) -> list[Finding]:
     ]
 
 
-def find_buffered(calls: CountedCalls, place: Int64) -> list[Finding]:
+def find_buffered(process: Unit) -> list[Finding]:
     """Event streams whose pieces all come at once, at the end: something on the way holds them back."""
-    columns = {name: column[place] for name, column in calls.columns.items()}
     first_ns, last_ns, chunks, size = (
-        columns[name] for name in ("first_byte_ns", "last_byte_ns", "chunks", "bytes_received")
+        process.column(name) for name in ("first_byte_ns", "last_byte_ns", "chunks", "bytes_received")
     )
-    wait_ns, span_ns = elapsed(calls.start_ns[place], first_ns), elapsed(first_ns, last_ns)
-    streams = (columns["first_event_ns"] != MISSING) & (wait_ns != MISSING) & (span_ns != MISSING)
+    wait_ns, span_ns = elapsed(process.start_ns, first_ns), elapsed(first_ns, last_ns)
+    streams = (process.column("first_event_ns") != MISSING) & (wait_ns != MISSING) & (span_ns != MISSING)
     long = streams & ((size >= BUFFERED_BYTES) | (chunks >= BUFFERED_CHUNKS))
     seconds = np.maximum(span_ns, 1) / 1e9
     fast = (chunks >= CHUNKS_PER_S * seconds) & (size >= BYTES_PER_S * seconds)
@@ -128,27 +130,26 @@ def find_buffered(calls: CountedCalls, place: Int64) -> list[Finding]:
                 "wait_first_ms": wait_ms,
                 "span_ms": float(np.median(span_ns[buffered])) / MS,
             },
-            _sites(calls, place[buffered]),
+            _sites(process.calls, process.place[buffered]),
             "switch buffering and compression of text/event-stream off in the proxy or gateway (x-accel-buffering: no)",
             cost_ms=wait_ms,
         )
     ]
 
 
-def find_unclosed(calls: CountedCalls, place: Int64) -> list[Finding]:
+def find_unclosed(process: Unit) -> list[Finding]:
     """Responses that nobody reads to the end or closes keep their connections, and others wait for those.
 
     Known by responses that were collected or still open at the end; or by calls that ran into the pool's time-out
     while far fewer were on the wire than before: something holds the connections.
     """
-    columns = calls.columns
-    has_response = columns["status"][place] != MISSING
-    lost = place[(columns["outcome"][place] == Outcome.ABANDONED.value) & has_response]
-    end_ns, pool_ns = calls.end_ns[place], np.maximum(columns["pool_ns"][place], 0)
-    wire_ns = np.minimum(wire_start(columns)[place], end_ns)
-    timed_out = columns["error_type"][place] == "PoolTimeout"
-    level, _ = waiting_level(wire_ns - pool_ns, wire_ns, end_ns)
-    peak = steps(wire_ns, end_ns).peak
+    place, has_response = process.place, process.column("status") != MISSING
+    lost = place[(process.column("outcome") == Outcome.ABANDONED.value) & has_response]
+    timed_out = process.column("error_type") == "PoolTimeout"
+    if not lost.size and not timed_out.any():
+        return []
+    pool_ns, peak = np.maximum(process.column("pool_ns"), 0), process.wire.peak
+    level, _ = waiting_level(process, pool_ns)
     starved = place[timed_out] if timed_out.any() and level < peak / 2 else place[:0]
     if not lost.size and not starved.size:
         return []
@@ -167,17 +168,18 @@ def find_unclosed(calls: CountedCalls, place: Int64) -> list[Finding]:
                 "pool_wait_ms": int(pool_ns.sum()) / MS,
                 "calls": int(place.size),
             },
-            _sites(calls, lost if lost.size else _holders(calls, place, wire_ns, timed_out)),
+            _sites(process.calls, lost if lost.size else _holders(process, timed_out)),
             "close every response, best with a with statement (async with client.stream(...) as response)",
             cost_ms=int(pool_ns.sum()) / MS,
         )
     ]
 
 
-def _holders(calls: CountedCalls, place: Int64, wire_ns: Int64, timed_out: NDArray[np.bool_]) -> Int64:
+def _holders(process: Unit, timed_out: NDArray[np.bool_]) -> Int64:
     """Who may hold the connections: the calls on a connection before the first that found none."""
-    first_ns = int(calls.start_ns[place][timed_out].min())
-    held: Int64 = place[(wire_ns <= first_ns) & ~timed_out & (calls.columns["status"][place] != MISSING)]
+    first_ns = int(process.start_ns[timed_out].min())
+    begun = np.minimum(process.wire_ns, process.end_ns) <= first_ns
+    held: Int64 = process.place[begun & ~timed_out & (process.column("status") != MISSING)]
     return held
 
 

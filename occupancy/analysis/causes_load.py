@@ -1,15 +1,16 @@
 """Causes that grow with the number in flight: a server's queue, and errors."""
 
+from collections.abc import Iterator
 from math import lgamma
 
 import numpy as np
 from numpy.typing import NDArray
 
 from occupancy.analysis.columns import MISSING
-from occupancy.analysis.distribution import MS, number
+from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Finding, sites_of
-from occupancy.analysis.groups import CountedCalls
-from occupancy.analysis.steps import Int64, steps, wire_start
+from occupancy.analysis.steps import Int64
+from occupancy.analysis.units import Unit, split
 
 LEAST_CALLS = 12
 """Calls to one target below which errors cannot be told from chance."""
@@ -29,101 +30,96 @@ ERROR_TIMES = 2.0
 """Times the error rate at low levels that the rate at high levels is."""
 
 
-def find_server_queue(calls: CountedCalls, place: Int64) -> list[Finding]:
+def find_server_queue(process: Unit) -> list[Finding]:
     """Calls wait longer for the server's headers while much is on the wire than other calls while little is.
 
     A burst alone does not tell: answers differ in length, and nothing shows how long they would take by themselves. Nor
     does one that the client was slow to send.
     """
+    known = np.flatnonzero((process.column("wait_ns") != MISSING) & ~_is_overload(process))
+    wait_ns, sending_ns = process.column("wait_ns"), np.maximum(process.column("send_ns"), 0)
     found = []
-    for mine in _by_target(calls, place):
-        waits_ns = calls.columns["wait_ns"][mine]
-        known = mine[(waits_ns != MISSING) & ~_is_overload(calls, mine)]
-        wait_ns, level = calls.columns["wait_ns"][known], _highest_levels(calls, place, known)
-        high = level > level.max(initial=0) / 2
-        if min(np.count_nonzero(high), np.count_nonzero(~high)) < LEAST_EACH:
+    for low, high in _low_and_high(process, known):
+        low_ns, high_ns = float(np.median(wait_ns[low])), float(np.median(wait_ns[high]))
+        if high_ns < QUEUE_TIMES * low_ns or _order(wait_ns[low], wait_ns[high]) < QUEUE_ORDER:
             continue
-        low_ns, high_ns = float(np.median(wait_ns[~high])), float(np.median(wait_ns[high]))
-        sending_ns = float(np.median(np.maximum(calls.columns["send_ns"][known][high], 0)))
-        is_client = sending_ns > CLIENT_SHARE * (high_ns - low_ns)
-        if high_ns >= QUEUE_TIMES * low_ns and not is_client and _order(wait_ns[~high], wait_ns[high]) >= QUEUE_ORDER:
-            found.append(_queue_finding(calls, known, level, (low_ns, high_ns)))
+        if float(np.median(sending_ns[high])) <= CLIENT_SHARE * (high_ns - low_ns):
+            found.append(_queue_finding(process, low, high))
     return found
 
 
-def _queue_finding(calls: CountedCalls, place: Int64, level: Int64, waits_ns: tuple[float, float]) -> Finding:
-    low_ns, high_ns = waits_ns
-    crowded = place[level > level.max() / 2]
+def _queue_finding(process: Unit, low: Int64, high: Int64) -> Finding:
+    low_ns, high_ns = (float(np.median(process.column("wait_ns")[mine])) for mine in (low, high))
+    level_low, level_high = int(process.most_on_wire[low].min()), int(process.most_on_wire[high].max())
     return Finding(
         Cause.LATE_SERVER,
         f"the server answers after {low_ns / MS:.0f} ms with little in flight, after {high_ns / MS:.0f} ms with up to "
-        f"{int(level.max())}: requests queue there",
+        f"{level_high}: requests queue there",
         {
-            "calls": int(place.size),
+            "calls": int(low.size + high.size),
             "wait_low_ms": low_ns / MS,
             "wait_high_ms": high_ns / MS,
-            "level_low": int(level.min()),
-            "level_high": int(level.max()),
+            "level_low": level_low,
+            "level_high": level_high,
         },
-        sites_of(calls.frames[site] for site in calls.site[crowded].tolist()),
+        sites_of(process.frames[place] for place in high.tolist()),
         "more in flight does not help here: cap the program where the wait begins to rise, or ask for more capacity",
         cost_ms=(high_ns - low_ns) / MS,
     )
 
 
-def find_rising_errors(calls: CountedCalls, place: Int64) -> list[Finding]:
+def find_rising_errors(process: Unit) -> list[Finding]:
     """Overload errors fall on the calls that meet more than half of the highest level on the wire."""
+    bad = _is_overload(process)
+    n_bad = np.bincount(process.target[bad], minlength=process.n)
     found = []
-    for mine in _by_target(calls, place):
-        if mine.size < LEAST_CALLS:
+    for low, high in _low_and_high(process, np.flatnonzero(n_bad[process.target])):
+        n_low, n_high = (int(np.count_nonzero(bad[mine])) for mine in (low, high))
+        rate_high, rate_low, n = n_high / high.size, n_low / low.size, int(low.size + high.size)
+        if not n_high or n < LEAST_CALLS or rate_high < ERROR_TIMES * rate_low:
             continue
-        bad, level = _is_overload(calls, mine), _highest_levels(calls, place, mine)
-        high = level > level.max() / 2
-        n_high, n_bad, n_both = (int(np.count_nonzero(mask)) for mask in (high, bad, bad & high))
-        if not n_both or min(n_high, mine.size - n_high) < LEAST_EACH:
-            continue
-        rate_high, rate_low = n_both / n_high, (n_bad - n_both) / (mine.size - n_high)
-        if rate_high < ERROR_TIMES * rate_low or _chance(mine.size, n_high, n_bad, n_both) > CHANCE:
-            continue
-        found.append(
-            Finding(
-                Cause.ERRORS_RISE,
-                f"{rate_high:.0%} of calls fail above {int(level.max()) // 2} on the wire, {rate_low:.0%} up to there",
-                {
-                    "calls": int(mine.size),
-                    "errors": n_bad,
-                    "rate_high": rate_high,
-                    "rate_low": rate_low,
-                    "level": int(level.max()) // 2,
-                },
-                sites_of(calls.frames[site] for site in calls.site[mine[bad]].tolist()),
-                "cap what is in flight at the level where errors begin; retries of them only add to it",
-                cost_ms=int((calls.end_ns - calls.start_ns)[mine[bad]].sum()) / MS,
-            )
-        )
+        if _chance(n, high.size, n_low + n_high, n_high) <= CHANCE:
+            found.append(_errors_finding(process, np.sort(np.concatenate((low, high))), (rate_low, rate_high)))
     return found
 
 
-def _by_target(calls: CountedCalls, place: Int64) -> list[Int64]:
-    """Places of the calls to each host, path and model, whose times are alike."""
-    _, target = number(zip(*(calls.columns[name][place] for name in ("host", "path", "model")), strict=True))
-    return [place[target == index] for index in range(int(target.max(initial=-1)) + 1)]
+def _errors_finding(process: Unit, mine: Int64, rates: tuple[float, float]) -> Finding:
+    bad, level = mine[_is_overload(process)[mine]], int(process.most_on_wire[mine].max()) // 2
+    return Finding(
+        Cause.ERRORS_RISE,
+        f"{rates[1]:.0%} of calls fail above {level} on the wire, {rates[0]:.0%} up to there",
+        {
+            "calls": int(mine.size),
+            "errors": int(bad.size),
+            "rate_high": rates[1],
+            "rate_low": rates[0],
+            "level": level,
+        },
+        sites_of(process.frames[place] for place in bad.tolist()),
+        "cap what is in flight at the level where errors begin; retries of them only add to it",
+        cost_ms=int((process.end_ns - process.start_ns)[bad].sum()) / MS,
+    )
 
 
-def _is_overload(calls: CountedCalls, place: Int64) -> NDArray[np.bool_]:
-    late = (calls.columns["outcome"][place] == "timeout") & (calls.columns["error_type"][place] != "PoolTimeout")
-    return np.asarray(np.isin(calls.columns["status"][place], LOAD_STATUSES) | late)
+def _low_and_high(process: Unit, place: Int64) -> Iterator[tuple[Int64, Int64]]:
+    """Places of the calls to each target that meet up to half of its highest level on the wire, and of the others.
+
+    Targets without `LEAST_EACH` of both are left out: a log may have as many targets as calls.
+    """
+    target, level = process.target[place], process.most_on_wire[place]
+    highest = np.zeros(process.n, dtype=np.int64)
+    np.maximum.at(highest, target, level)
+    high = level > highest[target] / 2
+    least = np.minimum(*(np.bincount(target[mask], minlength=process.n) for mask in (high, ~high)))
+    fit = least[target] >= LEAST_EACH
+    owner = 2 * np.unique(target[fit], return_inverse=True)[1] + high[fit]
+    parts = split(place[fit], owner)
+    yield from zip(parts[::2], parts[1::2], strict=True)
 
 
-def _highest_levels(calls: CountedCalls, place: Int64, mine: Int64) -> Int64:
-    """The most of the process's calls that are on the wire at once while each of some is there."""
-    wire_ns = wire_start(calls.columns)
-    wire = steps(wire_ns[place], calls.end_ns[place])
-    levels = np.concatenate(([0], wire.in_flight, [0]))
-    first = np.searchsorted(wire.t_ns, wire_ns[mine], side="right")
-    stop = np.maximum(np.searchsorted(wire.t_ns, calls.end_ns[mine], side="left") + 1, first + 1)
-    highest: Int64 = np.maximum.reduceat(levels, np.column_stack((first, stop)).ravel())[::2]
-    return highest
+def _is_overload(process: Unit) -> NDArray[np.bool_]:
+    late = (process.column("outcome") == "timeout") & (process.column("error_type") != "PoolTimeout")
+    return np.asarray(np.isin(process.column("status"), LOAD_STATUSES) | late)
 
 
 def _order(low: Int64, high: Int64) -> float:

@@ -1,13 +1,14 @@
 """Causes that lie in the order of a run's calls: one after another, with pauses, or in step."""
 
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Finding, place_of, sites_of
 from occupancy.analysis.overlap import Basis, RunOverlap
-from occupancy.analysis.steps import Int64, Steps, steps
+from occupancy.analysis.steps import Int64
 from occupancy.analysis.units import Unit
 from occupancy.call import Frame
 
@@ -150,19 +151,20 @@ def find_barrier(unit: Unit) -> list[Finding]:
     That one call follows two is a join, as of two tools and the model that reads both; that several follow several is a
     barrier, unless they are declared to need what was slowest.
     """
-    hills = _hills(unit)
-    waited_ns, time_ns, sites = 0, 0, []
-    for hill, following in pairwise(hills):
-        ends_ns = _branch_ends(unit, hill)
-        if len(ends_ns) < 2 or not _begins_wide(unit, following) or _is_declared(unit, hill, following):
-            continue
-        wait_ns = int(ends_ns.max() - ends_ns.min())
-        starts_ns = np.sort(unit.start_ns[following])[:2]
-        if starts_ns.max() - ends_ns.max() > HANDOFF_SHARE * wait_ns:
-            continue
-        waited_ns += wait_ns
-        time_ns += int(ends_ns.max() - unit.start_ns[hill].min())
-        sites += [unit.frames[place] for place in hill[np.argsort(unit.end_ns[hill])[[-1, 0]]]]
+    bounds = _hills(unit)
+    if bounds.size < 3:
+        return []
+    hill, slow, fast = _branches(unit, bounds, np.flatnonzero(_begins_wide(unit, bounds)[1:]))
+    wait_ns = unit.end_ns[slow] - unit.end_ns[fast]
+    is_prompt = unit.start_ns[bounds[hill + 1] + 1] - unit.end_ns[slow] <= HANDOFF_SHARE * wait_ns
+    label, after = unit.column("label"), unit.column("after")
+    waits = [
+        step
+        for step in np.flatnonzero(is_prompt).tolist()
+        if not _is_declared(label[slow[step]], after[bounds[hill[step] + 1] : bounds[hill[step] + 2]])
+    ]
+    waited_ns = int(wait_ns[waits].sum())
+    time_ns = int((unit.end_ns[slow] - unit.start_ns[bounds[hill]])[waits].sum())
     if not waited_ns or waited_ns < WAIT_SHARE * time_ns:
         return []
     return [
@@ -170,7 +172,9 @@ def find_barrier(unit: Unit) -> list[Finding]:
             Cause.BARRIER,
             f"branches wait for each other after each step: the fastest waited {waited_ns / MS:.0f} ms in all",
             {"waited_ms": waited_ns / MS, "steps_ms": time_ns / MS, "calls": unit.n, "peak": unit.steps.peak},
-            sites_of(sites),
+            sites_of(
+                unit.frames[place] for step in waits for place in (slow[step], _first_to_end(unit, bounds, hill[step]))
+            ),
             "let each branch go on to its next step by itself, and join them once at the end",
             (unit.name,),
             waited_ns / MS,
@@ -178,29 +182,45 @@ def find_barrier(unit: Unit) -> list[Finding]:
     ]
 
 
-def _hills(unit: Unit) -> list[Int64]:
-    """The calls of each stretch with something in flight, in the order of time."""
-    drawn: Steps = steps(unit.start_ns, unit.end_ns)
-    ends_ns = drawn.t_ns[drawn.in_flight == 0]
+def _hills(unit: Unit) -> Int64:
+    """The first call of each stretch with something in flight, in the order of time, and the end of the last stretch.
+
+    Calls of no length after all others are in none.
+    """
+    ends_ns = unit.steps.t_ns[unit.steps.in_flight == 0]
     hill = np.searchsorted(ends_ns, unit.start_ns, side="right")
-    return [np.flatnonzero(hill == number) for number in range(ends_ns.size)] if ends_ns.size <= unit.n else []
+    return np.searchsorted(hill, np.arange(ends_ns.size + 1))
 
 
-def _branch_ends(unit: Unit, hill: Int64) -> Int64:
-    """The last end of each branch, ns."""
-    flows = np.unique(unit.flow[hill])
-    return np.array([unit.end_ns[hill][unit.flow[hill] == flow].max() for flow in flows], dtype=np.int64)
+def _begins_wide(unit: Unit, bounds: Int64) -> NDArray[np.bool_]:
+    """Whether in each stretch several branches begin while the first call is in flight."""
+    first = bounds[:-1]
+    second = np.minimum(first + 1, unit.n - 1)
+    at_once = (unit.flow[second] != unit.flow[first]) & (unit.start_ns[second] < unit.end_ns[first])
+    return np.asarray(at_once & (np.diff(bounds) > 1))
 
 
-def _begins_wide(unit: Unit, hill: Int64) -> bool:
-    """Whether several branches begin in it while the first call is in flight."""
-    if hill.size < 2:
-        return False
-    second = hill[np.argsort(unit.start_ns[hill])][:2]
-    return bool(unit.flow[second[0]] != unit.flow[second[1]] and unit.start_ns[second[1]] < unit.end_ns[second[0]])
+def _branches(unit: Unit, bounds: Int64, hills: Int64) -> tuple[Int64, Int64, Int64]:
+    """Give those stretches that have several branches, with the last call of the slowest and of the fastest branch."""
+    hill = np.repeat(hills, np.diff(bounds)[hills])
+    place = np.flatnonzero(np.isin(np.searchsorted(bounds, np.arange(unit.n), side="right") - 1, hills))
+    order = np.lexsort((unit.end_ns[place], unit.flow[place], hill))
+    hill, place = hill[order], place[order]
+    is_last = np.append((hill[1:] != hill[:-1]) | (np.diff(unit.flow[place]) != 0), True)[: place.size]
+    hill, place = hill[is_last], place[is_last]
+    order = np.lexsort((place, unit.end_ns[place], hill))
+    hill, place = hill[order], place[order]
+    first, last = np.searchsorted(hill, hills, side="left"), np.searchsorted(hill, hills, side="right") - 1
+    several = last > first
+    return hills[several], place[last[several]], place[first[several]]
 
 
-def _is_declared(unit: Unit, hill: Int64, following: Int64) -> bool:
+def _first_to_end(unit: Unit, bounds: Int64, hill: int) -> int:
+    """The call of a stretch that ends first."""
+    first, stop = bounds[hill : hill + 2]
+    return int(first + np.argmin(unit.end_ns[first:stop]))
+
+
+def _is_declared(slowest: str | None, following: NDArray[Any]) -> bool:
     """Whether each call that follows is declared to need the slowest of the step before."""
-    slowest = unit.column("label")[hill[np.argmax(unit.end_ns[hill])]]
-    return all(slowest in (after or "").split("\n") for after in unit.column("after")[following])
+    return all(slowest in (after or "").split("\n") for after in following)

@@ -20,7 +20,6 @@ from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Diagnosis, Finding, Verdict, merged
 from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.overlap import MOST_CALLS, RunOverlap, overlap_of
-from occupancy.analysis.steps import Int64
 from occupancy.analysis.units import Unit, units
 
 MOST_RUNS = 1_000
@@ -67,7 +66,7 @@ def diagnose(columns: Columns, until_ns: int | None = None) -> Diagnosis:
     verdicts = tuple(_verdict(unit, shape) for unit, shape in zip(found, shapes, strict=True))
     findings = [one for index in sorted(largest) for one in _of_unit(found[index], shapes[index], overlaps[index])]
     for place in places_by_process(calls):
-        findings += _of_process(calls, place)
+        findings += _of_process(Unit(None, calls, place))
     warnings = tuple(_warnings(calls, n_nested, until_ns is not None, verdicts))
     return Diagnosis(verdicts, _process_verdict(calls, verdicts), merged(_unexplained(findings, found)), warnings)
 
@@ -86,15 +85,15 @@ def _of_unit(unit: Unit, shape: Cause, overlap: list[RunOverlap]) -> list[Findin
     ]  # fmt: skip
 
 
-def _of_process(calls: CountedCalls, place: Int64) -> Iterator[Finding]:
+def _of_process(process: Unit) -> Iterator[Finding]:
     """Causes that lie in one process."""
     for detect in (
         find_pool_cap, find_late, find_not_reused, find_buffered, find_unclosed, find_server_queue, find_rising_errors,
     ):  # fmt: skip
-        yield from detect(calls, place)
-    for thread in threads_of(calls, place):
-        yield from find_sync(calls, thread)
-        yield from find_stalls(calls, thread)
+        yield from detect(process)
+    for thread in threads_of(process):
+        yield from find_sync(process.calls, thread)
+        yield from find_stalls(process.calls, thread)
 
 
 def _unexplained(findings: list[Finding], found: list[Unit]) -> list[Finding]:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from occupancy.analysis.columns import MISSING
 from occupancy.analysis.distribution import number
 from occupancy.analysis.groups import CountedCalls
-from occupancy.analysis.steps import Int64, Steps, steps
+from occupancy.analysis.steps import Int64, Steps, steps, wire_start
 from occupancy.call import Frame
 
 _TRACE = re.compile(r"[0-9a-f]{32}")
@@ -71,10 +71,33 @@ class Unit:
         return steps(self.start_ns, self.end_ns)
 
     @cached_property
+    def wire_ns(self) -> Int64:
+        """When each went on the wire, ns; after its end where it never got there."""
+        return wire_start({name: self.column(name) for name in ("start_ns", "client_ns", "gate_ns", "pool_ns")})
+
+    @cached_property
+    def wire(self) -> Steps:
+        """Calls on the wire over time."""
+        return steps(self.wire_ns, self.end_ns)
+
+    @cached_property
+    def most_on_wire(self) -> Int64:
+        """For each call the most of these calls that are on the wire at once while it is there."""
+        levels = np.concatenate(([0], self.wire.in_flight, [0]))
+        first = np.searchsorted(self.wire.t_ns, self.wire_ns, side="right")
+        stop = np.maximum(np.searchsorted(self.wire.t_ns, self.end_ns, side="left") + 1, first + 1)
+        highest: Int64 = np.maximum.reduceat(levels, np.column_stack((first, stop)).ravel())[::2]
+        return highest
+
+    @cached_property
     def flow(self) -> Int64:
         """For each call the number of its thread and task, which make one call at a time."""
-        columns = (number(self.column(name).tolist()) for name in ("pid", "thread", "async_task"))
-        return _combined([(place, len(values)) for values, place in columns])
+        return self._numbered("pid", "thread", "async_task")
+
+    @cached_property
+    def target(self) -> Int64:
+        """For each call the number of its target: the calls to one are alike."""
+        return self._numbered("host", "path", "model")
 
     @cached_property
     def logical(self) -> Int64:
@@ -93,6 +116,11 @@ class Unit:
     def frames(self) -> list[Frame | None]:
         """For each call its place in the program."""
         return [self.calls.frames[site] for site in self.calls.site[self.place].tolist()]
+
+    def _numbered(self, *names: str) -> Int64:
+        """For each call the number of what some columns together hold for it, in the order of their firsts."""
+        columns = (number(self.column(name).tolist()) for name in names)
+        return _combined([(place, len(values)) for values, place in columns])
 
     def first(self, name: str) -> Any:
         """What a column holds for the first of these calls."""
@@ -117,6 +145,12 @@ def _combined(parts: list[tuple[Int64, int]]) -> Int64:
     rank = np.empty(first.size, dtype=np.int64)
     rank[np.argsort(first)] = np.arange(first.size)
     return rank[key]
+
+
+def split(place: Int64, owner: Int64) -> list[Int64]:
+    """Split places by owner, 0, 1, ..., all of which occur, in one sort: there may be as many owners as calls."""
+    order = np.argsort(owner, kind="stable")
+    return np.split(place[order], np.cumsum(np.bincount(owner))[:-1]) if place.size else []
 
 
 def known_spans(calls: CountedCalls) -> Int64:
@@ -151,10 +185,8 @@ def _named_runs(calls: CountedCalls) -> list[Unit]:
     pids, pid = np.unique(calls.columns["pid"][place], return_inverse=True)
     is_trace = np.array([name is not None and bool(_TRACE.fullmatch(name)) for name in runs])
     owner = _combined([(run, len(runs)), (np.where(is_trace[run], 0, pid), pids.size)])
-    order = np.argsort(owner, kind="stable")
-    parts = np.split(place[order], np.cumsum(np.bincount(owner))[:-1])
     names = calls.columns["run"]
-    return [Unit(names[part[0]], calls, part) for part in parts]
+    return [Unit(names[part[0]], calls, part) for part in split(place, owner)]
 
 
 def _join_threads(found: list[Unit]) -> Iterable[Unit]:
