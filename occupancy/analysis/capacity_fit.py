@@ -60,7 +60,7 @@ def fit_capacity(points: Sequence[tuple[int, float, float]], baseline_error: flo
         points: Workers, effective concurrency, and its standard error as a share, in the order of workers.
         baseline_error: Standard error of T1 as a share, with what the client took of it, which makes a capacity look
             larger: the same in all points, so that more of them do not lessen it.
-        least_on_plateau: Levels that must lie on the plateau for it to be a limit.
+        least_on_plateau: Levels with more workers than the capacity that it takes for a limit.
 
     Returns:
         The fit; without points no capacity, and `at_least` 0.
@@ -72,9 +72,9 @@ def fit_capacity(points: Sequence[tuple[int, float, float]], baseline_error: flo
     c, e = np.array([p[0] for p in points], dtype=float), np.array([p[1] for p in points])
     splits = [(_log_error(c, e, _geometric(e[j:])), -j) for j in range(len(points))]
     first = -min(splits)[1]
-    if len(points) - first < least_on_plateau:
-        return Fit(None, at_least)
     capacity = _geometric(e[first:])
+    if np.count_nonzero(c > capacity) < least_on_plateau:
+        return Fit(None, at_least)
     own = math.hypot(*(p[2] for p in points[first:])) / (len(points) - first)
     error = capacity * math.hypot(own, baseline_error, _scatter(e[first:]))
     return Fit(capacity, at_least, error, _fit_usl(c, e, capacity))
