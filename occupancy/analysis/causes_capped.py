@@ -3,7 +3,7 @@
 import numpy as np
 
 from occupancy.analysis.columns import MISSING
-from occupancy.analysis.distribution import MS
+from occupancy.analysis.distribution import MS, number
 from occupancy.analysis.findings import Cause, Finding, sites_of
 from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.steps import Int64, steps
@@ -131,9 +131,9 @@ def find_queue_cap(unit: Unit) -> list[Finding]:
 
 
 def _find_executor_cap(unit: Unit) -> list[Finding]:
-    threads = set(unit.column("thread").tolist())
+    threads, thread = number(unit.column("thread").tolist())
     queued = np.flatnonzero(_is_queued(unit, len(threads)))
-    if queued.size < LEAST_QUEUED or not all(_is_worker(unit, thread) for thread in threads):
+    if queued.size < LEAST_QUEUED or not all(_is_worker(unit, mine) for mine in split(unit.place, thread)):
         return []
     is_busy = _share_at_least(unit, len(threads) / 2, queued) >= CAP_SHARE
     return [_executor(unit, len(threads), int(queued.size))] if is_busy else []
@@ -160,9 +160,9 @@ def _last_ends(unit: Unit, queued: Int64) -> tuple[Int64, Int64]:
     return unit.start_ns[queued] - unit.end_ns[last], last
 
 
-def _is_worker(unit: Unit, thread: str | None) -> bool:
-    mine = unit.of(unit.column("thread") == thread, name=thread)
-    return executor_of(mine) is not None
+def _is_worker(unit: Unit, mine: Int64) -> bool:
+    """Whether some calls, all of one thread, are those of an executor's thread."""
+    return executor_of(Unit(unit.calls.columns["thread"][mine[0]], unit.calls, mine)) is not None
 
 
 def _executor(unit: Unit, cap: int, n_queued: int) -> Finding:

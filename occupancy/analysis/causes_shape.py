@@ -9,6 +9,7 @@ from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Finding, place_of, sites_of
 from occupancy.analysis.overlap import Basis, RunOverlap
 from occupancy.analysis.steps import Int64
+from occupancy.analysis.unit_counts import UnitCounts
 from occupancy.analysis.units import Unit
 from occupancy.call import Frame
 
@@ -25,14 +26,7 @@ HANDOFF_SHARE = 0.25
 """A step that starts because another has ended starts within this share of the wait."""
 
 
-def overlapped_share(unit: Unit) -> float:
-    """Share of the busy time with two or more in flight; 0.0 when never busy."""
-    ns = unit.steps.time_at_level
-    busy_ns = sum(ns[1:])
-    return sum(ns[2:]) / busy_ns if busy_ns else 0.0
-
-
-def shape_of(unit: Unit, overlap: list[RunOverlap]) -> Cause:
+def shape_of(unit: Unit, counts: UnitCounts, overlap: list[RunOverlap]) -> Cause:
     """Tell how far the calls of a run overlap.
 
     A run is partly overlapped when some calls are known that ran one after another without need, and would gain a good
@@ -40,9 +34,9 @@ def shape_of(unit: Unit, overlap: list[RunOverlap]) -> Cause:
     """
     if not unit.certain or _serve_in_turn(unit):
         return Cause.UNKNOWN
-    if unit.n_logical < 2:
+    if counts.n_logical < 2:
         return Cause.ONE_CALL
-    if unit.steps.peak <= 1 or overlapped_share(unit) <= SERIAL_SHARE:
+    if counts.peak <= 1 or counts.overlapped_share <= SERIAL_SHARE:
         return Cause.SERIAL
     return Cause.PARTLY_OVERLAPPED if any(_is_worth_it(part) for part in overlap) else Cause.OVERLAPPED
 

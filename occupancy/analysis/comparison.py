@@ -11,6 +11,7 @@ from occupancy.analysis.columns import Columns
 from occupancy.analysis.distribution import MS, Tally
 from occupancy.analysis.groups import CountedCalls, Group
 from occupancy.analysis.summary import summarize
+from occupancy.analysis.unit_counts import counts_of
 from occupancy.analysis.units import units
 
 WALL_TOLERANCE = 0.03
@@ -107,7 +108,7 @@ def compare(before: Columns, after: Columns) -> Comparison:
 
 def _n_logical(columns: Columns) -> int:
     """Logical calls: retries more or fewer are no other work."""
-    return sum(unit.n_logical for unit in units(CountedCalls.of(columns)))
+    return sum(counts.n_logical for counts in counts_of(units(CountedCalls.of(columns))))
 
 
 def _judge(walls: Change, totals: Change, logical: Change, failures: Change) -> tuple[bool, str]:

@@ -5,6 +5,7 @@ by run (`units`), what happens in a client, a loop or a connection process by pr
 about, only the first is told: `EXPLAINS`.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,8 +21,11 @@ from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Diagnosis, Finding, Verdict, merged
 from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.overlap import MOST_CALLS, RunOverlap, overlap_of
+from occupancy.analysis.unit_counts import UnitCounts, counts_of
 from occupancy.analysis.units import Unit, units
 
+MOST_OVERLAP_CALLS = 100_000
+"""Calls of all runs together for which it is computed what overlap would gain, those of the largest runs first."""
 MOST_RUNS = 1_000
 """Runs whose causes are looked for, those with the most calls: what holds more of them back holds these back too. The
 others are judged by their levels alone."""
@@ -60,19 +64,39 @@ def diagnose(columns: Columns, until_ns: int | None = None) -> Diagnosis:
     """
     calls, n_nested = _without_nested(columns, until_ns)
     found = units(calls)
-    largest = set(np.argsort([-unit.n for unit in found], kind="stable")[:MOST_RUNS].tolist())
-    overlaps = [_overlap(unit) if index in largest else [] for index, unit in enumerate(found)]
-    shapes = [shape_of(unit, overlap) for unit, overlap in zip(found, overlaps, strict=True)]
-    verdicts = tuple(_verdict(unit, shape) for unit, shape in zip(found, shapes, strict=True))
-    findings = [one for index in sorted(largest) for one in _of_unit(found[index], shapes[index], overlaps[index])]
+    counts = counts_of(found)
+    largest = np.argsort([-unit.n for unit in found], kind="stable")[:MOST_RUNS].tolist()
+    overlaps, n_skipped = _overlaps(found, largest)
+    shapes = [
+        shape_of(unit, count, overlaps.get(index, []))
+        for index, (unit, count) in enumerate(zip(found, counts, strict=True))
+    ]
+    verdicts = tuple(map(_verdict, found, counts, shapes))
+    findings = [
+        one for index in sorted(largest) for one in _of_unit(found[index], shapes[index], overlaps.get(index, []))
+    ]
     for place in places_by_process(calls):
         findings += _of_process(Unit(None, calls, place))
-    warnings = tuple(_warnings(calls, n_nested, until_ns is not None, verdicts))
+    warnings = (*_warnings(calls, n_nested, until_ns is not None), *_bounds(verdicts, n_skipped))
     return Diagnosis(verdicts, _process_verdict(calls, verdicts), merged(_unexplained(findings, found)), warnings)
 
 
-def _overlap(unit: Unit) -> list[RunOverlap]:
-    return overlap_of(unit) if unit.certain and 1 < unit.n <= MOST_CALLS else []
+def _overlaps(found: list[Unit], largest: list[int]) -> tuple[dict[int, list[RunOverlap]], int]:
+    """What overlap would gain, by the places of the units; and how many it was not computed for, since they are large.
+
+    Args:
+        found: All units.
+        largest: Places of those that are looked at, those with the most calls first.
+    """
+    fit = [index for index in largest if found[index].certain and found[index].n > 1]
+    overlaps, n_left, n_skipped = {}, MOST_OVERLAP_CALLS, 0
+    for index in fit:
+        if found[index].n > min(MOST_CALLS, n_left):
+            n_skipped += 1
+            continue
+        overlaps[index] = overlap_of(found[index])
+        n_left -= found[index].n
+    return overlaps, n_skipped
 
 
 def _of_unit(unit: Unit, shape: Cause, overlap: list[RunOverlap]) -> list[Finding]:
@@ -116,35 +140,24 @@ def _unexplained(findings: list[Finding], found: list[Unit]) -> list[Finding]:
     return [one for one, runs in zip(findings, mine, strict=True) if not is_explained(one, runs)]
 
 
-def _verdict(unit: Unit, shape: Cause) -> Verdict:
-    drawn = unit.steps
-    return Verdict(
-        unit.name, shape, unit.n, unit.n_logical, drawn.peak, drawn.mean, drawn.wall_ns / MS, _sentence(unit, shape)
-    )
+def _verdict(unit: Unit, counts: UnitCounts, shape: Cause) -> Verdict:
+    sentence = _sentence(unit, counts, shape)
+    return Verdict(unit.name, shape, unit.n, counts.n_logical, counts.peak, counts.mean, counts.wall_ns / MS, sentence)
 
 
-def _sentence(unit: Unit, shape: Cause) -> str:
-    n, drawn = unit.n_logical, unit.steps
+def _sentence(unit: Unit, counts: UnitCounts, shape: Cause) -> str:
     if shape is Cause.ONE_CALL:
         return "one call: 1 in flight is right"
     if shape is Cause.UNKNOWN:
         return (
-            f"up to {drawn.peak} in flight at once, but whether these calls are of one run is not known: "
+            f"up to {counts.peak} in flight at once, but whether these calls are of one run is not known: "
             "mark runs with occupancy.agent_run"
         )
     if shape is Cause.SERIAL:
-        return f"serial: {n} calls, one after another"
-    branches = _serial_branches(unit)
-    inside = f"; {branches} serial branches at once" if branches else ""
-    return f"{shape}: up to {drawn.peak} in flight, mean {drawn.mean:.2f}{inside}"
-
-
-def _serial_branches(unit: Unit) -> int:
-    """Flows of several calls each, where two or more are under way at once: 0 where there are no such branches."""
-    if unit.pool is not None:
-        return 0
-    counts = np.bincount(unit.flow)
-    return int(np.count_nonzero(counts > 1)) if np.count_nonzero(counts > 1) > 1 else 0
+        return f"serial: {counts.n_logical} calls, one after another"
+    has_branches = unit.pool is None and counts.n_branches > 1  # an executor's threads are no flows of the program's
+    inside = f"; {counts.n_branches} serial branches at once" if has_branches else ""
+    return f"{shape}: up to {counts.peak} in flight, mean {counts.mean:.2f}{inside}"
 
 
 def _process_verdict(calls: CountedCalls, verdicts: tuple[Verdict, ...]) -> Verdict | None:
@@ -162,8 +175,9 @@ def _process_verdict(calls: CountedCalls, verdicts: tuple[Verdict, ...]) -> Verd
     if not several:
         sentence = f"one call in each of {len(verdicts)} runs, {at_once}"
     else:
-        kinds = [(cause, sum(verdict.cause is cause for verdict in verdicts)) for cause in Cause]
-        sentence = f"{len(verdicts)} runs: " + ", ".join(f"{n} {kind}" for kind, n in kinds if n) + f"; {at_once}"
+        kinds = Counter(verdict.cause for verdict in verdicts)
+        told = ", ".join(f"{kinds[kind]} {kind}" for kind in Cause if kinds[kind])
+        sentence = f"{len(verdicts)} runs: {told}; {at_once}"
     return Verdict(None, cause, whole.n, sum(v.n_logical for v in verdicts), drawn.peak, drawn.mean,
                    drawn.wall_ns / MS, sentence)  # fmt: skip
 
@@ -190,13 +204,23 @@ def _contains(calls: CountedCalls, outer: int, inner: int) -> bool:
     return bool(calls.start_ns[outer] <= calls.start_ns[inner] and calls.end_ns[inner] <= calls.end_ns[outer])
 
 
-def _warnings(calls: CountedCalls, n_nested: int, is_live: bool, verdicts: tuple[Verdict, ...]) -> Iterator[str]:
+def _warnings(calls: CountedCalls, n_nested: int, is_live: bool) -> Iterator[str]:
     if n_nested:
         yield f"{n_nested} calls hold another call's span inside: one call told twice, which would look like overlap"
     n_open = int(np.count_nonzero(calls.is_open))
     if n_open and not is_live:
         yield f"{n_open} calls never ended: they count as in flight to the last sign of their process"
+
+
+def _bounds(verdicts: tuple[Verdict, ...], n_without_overlap: int) -> Iterator[str]:
+    """What is not known of all runs: there is too much of it, or too little evidence."""
     if len(verdicts) > MOST_RUNS:
         yield f"causes were looked for in the {MOST_RUNS} runs with the most calls"
+    if n_without_overlap:
+        runs = "1 run" if n_without_overlap == 1 else f"{n_without_overlap} runs"
+        yield (
+            f"what overlap would gain was not computed for {runs}: it is for up to {MOST_CALLS} calls of a run and "
+            f"{MOST_OVERLAP_CALLS} in all"
+        )
     if any(verdict.cause is Cause.UNKNOWN for verdict in verdicts):
         yield "some calls cannot be told apart by run: mark runs with occupancy.agent_run"

@@ -172,9 +172,11 @@ def units(calls: CountedCalls) -> list[Unit]:
     for unit in _named_runs(calls):
         by_process[int(unit.first("pid"))].append(unit)
     joined = [unit for of_process in by_process.values() for unit in _join_threads(of_process)]
-    if any(_cell_of(stack) for stack in set(calls.columns["call_stack"].tolist())):
+    stacks = {id(stack): stack for stack in calls.columns["call_stack"].tolist()}  # a log gives equal ones as one
+    if any(_cell_of(stack) for stack in stacks.values()):
         joined = [cell for unit in joined for cell in _by_cell(unit)]
-    return sorted(joined, key=lambda unit: int(unit.start_ns[0]))
+    starts_ns = calls.start_ns[np.array([unit.place[0] for unit in joined], dtype=np.int64)]
+    return [joined[index] for index in np.argsort(starts_ns, kind="stable").tolist()]
 
 
 def _named_runs(calls: CountedCalls) -> list[Unit]:
@@ -198,12 +200,14 @@ def _join_threads(found: list[Unit]) -> Iterable[Unit]:
             pools[executor].append(unit)
     pooled = [_one_pool(executor, threads) for executor, threads in pools.items()]
     rest = [unit for unit, executor in workers if executor is None]
-    mains = [unit for unit in rest if _is_root(unit) and not _is_plain_thread(unit)]
+    roots = [unit for unit in rest if _is_root(unit)]
+    mains = [unit for unit in roots if not _is_plain_thread(unit)]
     if len(mains) != 1:
         return [*rest, *pooled]
-    main, plain = mains[0], [unit for unit in rest if _is_plain_thread(unit)]
+    main, plain = mains[0], [unit for unit in roots if _is_plain_thread(unit)]
     helpers = pooled + [thread for thread in plain if _is_within(thread, main)]
-    others = [unit for unit in rest if unit is not main and not any(unit is helper for helper in helpers)]
+    joined = {id(unit) for unit in (main, *helpers)}
+    others = [unit for unit in rest if id(unit) not in joined]
     if not helpers:
         return rest
     if any(_overlap(main, helper) for helper in helpers):
@@ -242,6 +246,8 @@ def _one_pool(executor: str, threads: list[Unit]) -> Unit:
 def _is_root(unit: Unit) -> bool:
     """Whether a run is a root task or thread, since nothing better was known."""
     if unit.name is None:
+        return False
+    if not unit.name.startswith(("task ", str(unit.first("thread")))):
         return False
     return unit.name.startswith("task ") or _SECOND_OF_ITS_NAME.sub("", unit.name) == unit.first("thread")
 

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 from occupancy.analysis.columns import columns_of
 from occupancy.analysis.diagnosis import MOST_RUNS, diagnose
 from occupancy.analysis.findings import SITES, Cause, Diagnosis, Finding, merged, place_of
+from occupancy.analysis.groups import CountedCalls
+from occupancy.analysis.unit_counts import counts_of
+from occupancy.analysis.units import units
 from occupancy.call import Call, Frame, Kind, Outcome
 
 MS = 1_000_000
@@ -458,6 +462,20 @@ def test_more_runs_than_are_looked_at() -> None:
     assert found.process.sentence == f"one call in each of {MOST_RUNS + 5} runs, up to 10 in flight together"
 
 
+def test_more_calls_than_overlap_is_computed_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [one for run in ("a", "b", "c") for one in in_run(partly(), run=run)]
+    of_each = len(partly())
+    told = [verdict.cause for verdict in diagnosis_of(calls).verdicts]
+    monkeypatch.setattr("occupancy.analysis.diagnosis.MOST_OVERLAP_CALLS", 2 * of_each)
+    bounded = diagnosis_of(calls)
+    assert told == [Cause.PARTLY_OVERLAPPED] * 3
+    assert [verdict.cause for verdict in bounded.verdicts] == [*told[:2], Cause.OVERLAPPED]
+    assert bounded.warnings == (
+        f"what overlap would gain was not computed for 1 run: it is for up to 50000 calls of a run and {2 * of_each} "
+        "in all",
+    )
+
+
 def test_a_barrier_that_is_declared_is_none() -> None:
     calls = barrier()
     for place in (2, 3):
@@ -529,6 +547,16 @@ ANYTHING = st.builds(
     parent_span_id=st.sampled_from((None, "1" * 16, "2" * 16)),
     call_stack=st.sampled_from(((), (at(1),), (at(1), at(5)), (Frame("cell 2", 1, "f"),))),
 )
+
+
+@given(st.lists(ANYTHING, max_size=14))
+def test_counts_of_all_units_are_those_of_each(calls: list[Call]) -> None:
+    found = units(CountedCalls.of(columns_of(calls)))
+    for unit, counts in zip(found, counts_of(found), strict=True):
+        ns = unit.steps.time_at_level
+        assert (counts.n_logical, counts.peak, counts.wall_ns) == (unit.n_logical, unit.steps.peak, unit.steps.wall_ns)
+        assert (counts.mean, counts.busy_ns, counts.overlapped_ns) == (unit.steps.mean, sum(ns[1:]), sum(ns[2:]))
+        assert counts.n_branches == np.count_nonzero(np.bincount(unit.flow) > 1)
 
 
 @given(st.lists(ANYTHING, max_size=14), st.none() | st.integers(0, 400 * MS))
