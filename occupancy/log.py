@@ -350,7 +350,7 @@ class OccupancyLog:
             raise InputError(f"kind must be one of {', '.join(Kind)}, not {kind!r}")
         call = Call(kind=kind, client=client, host=host, path=path, model=model)
         caller.describe(call)
-        call.label = label
+        call.label = label[: caller.LABEL_LENGTH]
         call.start_ns = monotonic_ns()
         others = tuple(log for log in ledger.logs if log is not self)
         flight = ledger.start(call, (*others, self))

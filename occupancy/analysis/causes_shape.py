@@ -123,7 +123,7 @@ def find_idle(unit: Unit) -> list[Finding]:
     return [
         Finding(
             Cause.MOSTLY_IDLE,
-            f"nothing was in flight for {idle_ns / drawn.wall_ns:.0%} of the time: the program itself is slow",
+            f"nothing was in flight for {idle_ns / drawn.wall_ns:.0%} of the time: the program did something else",
             {
                 "idle_ms": idle_ns / MS,
                 "wall_ms": drawn.wall_ns / MS,

@@ -12,6 +12,9 @@ from occupancy.caller.tasks import current_task, root_flow, siblings, sync_in_ev
 
 __all__ = ["SHARED_BY_ATTEMPTS", "describe", "flow_id", "span_above", "sync_in_event_loop", "trace_api"]
 
+LABEL_LENGTH = 200
+"""Characters of a label that are kept."""
+
 SHARED_BY_ATTEMPTS = (
     "logical_id", "parent_span_id", "trace_id", "run", "kind", "label", "after", "async_task", "thread", "siblings",
     "call_stack", "client", "method", "host", "path", "model", "key_id", "request_bytes", "idempotency_key",
@@ -30,7 +33,8 @@ def describe(call: Call, *, with_stack: bool = True) -> None:
         call.call_stack = call_stack()
     span_name = _note_parent_span(call)
     site = call.call_site
-    call.label = current_label() or span_name or (site.function if site else None)
+    label = current_label() or span_name or (site.function if site else None)
+    call.label = label and label[:LABEL_LENGTH]
     call.after = "\n".join(current_after()) or None
     call.run = current_run() or call.trace_id or flow.root
 

@@ -18,6 +18,7 @@ _CAPACITY = 4096
 
 _OWN_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _DEMO = _OWN_PACKAGE + "demo.py"  # the demo agent is a user's program, even when it is installed
+_COMMAND = os.path.join(os.path.dirname(os.path.abspath(sys.executable)), "occupancy")  # runs a user's program
 _STDLIB_FOLDERS = {os.path.dirname(os.__file__), getattr(sys, "_stdlib_dir", None)}
 _STDLIB = tuple(folder + os.sep for folder in _STDLIB_FOLDERS if folder)
 _INSTALLED_PARTS = frozenset({"site-packages", "dist-packages", "__pypackages__"})
@@ -85,7 +86,7 @@ def _classify(filename: str) -> str | None:
         return path
     if path.endswith(_LOOP_FILES) and _is_library(path):
         return LOOP
-    return None if path.startswith(_OWN_PACKAGE) or _is_library(path) else path
+    return None if path == _COMMAND or path.startswith(_OWN_PACKAGE) or _is_library(path) else path
 
 
 def _is_prompt(filename: str) -> bool:

@@ -52,3 +52,8 @@ def _run_command() -> Any:
     except OccupancyError as error:
         click.echo(f"occupancy: {error}", err=True)
         return 1
+    except BrokenPipeError:
+        raise  # who reads has gone: quietly
+    except OSError as error:  # a full disk behind stdout
+        click.echo(f"occupancy: cannot write: {error.strerror}", err=True)
+        return 1

@@ -52,9 +52,7 @@ class _Finder:
         self.hooks: dict[str, Hook] = {}
         self._searching: set[tuple[int, str]] = set()
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> "ModuleSpec | None":
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> "ModuleSpec | None":
         hook, search = self.hooks.get(name), (get_ident(), name)
         if hook is None or search in self._searching:  # another finder that asks all the others has come back to us
             return None
@@ -67,9 +65,7 @@ class _Finder:
             spec.loader = _Loader(spec.loader, hook)  # type: ignore[assignment]  # a loader by its methods
         return spec
 
-    def _ask_others(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None
-    ) -> "ModuleSpec | None":
+    def _ask_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> "ModuleSpec | None":
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
             if finder is self or find is None:

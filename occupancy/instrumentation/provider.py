@@ -16,6 +16,8 @@ from occupancy import _guard, caller
 HTTPX_SCOPE = "opentelemetry.instrumentation.httpx"
 """Name of the scope of OpenTelemetry's httpx spans, whoever switched them on."""
 INSTRUMENTORS = ("HTTPX2ClientInstrumentor", "HTTPXClientInstrumentor")
+URLS = ("url.full", "http.url", "http.target")
+"""Attributes that hold a URL, by new and old names."""
 WRAPPED = (("HTTPTransport", "handle_request"), ("AsyncHTTPTransport", "handle_async_request"))
 """The methods that such an instrumentor wraps, by class."""
 
@@ -51,7 +53,17 @@ class OnceTracer:
                 return nullcontext(caller.trace_api().INVALID_SPAN)  # type: ignore[union-attr]
         except Exception as error:  # runs inside the host's request
             _guard.report("occupancy.provider.start_as_current_span", error)
+        if "attributes" in kwargs:
+            kwargs["attributes"] = _guard.guarded(without_queries)(kwargs["attributes"])
         return self._tracer.start_as_current_span(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def without_queries(attributes: Any) -> dict[str, Any]:
+    """Leave the query out of a span's URL: OpenTelemetry keeps it, with the keys that some providers take there."""
+    return {
+        name: value.partition("?")[0] if name in URLS and isinstance(value, str) else value
+        for name, value in attributes.items()
+    }
 
 
 class Switched:

@@ -32,6 +32,9 @@ def verdict_line(diagnosis: Diagnosis, width: int = WIDTH) -> str:
     if len(diagnosis.verdicts) > 1 and {verdict.cause for verdict in diagnosis.verdicts} == {Cause.SERIAL}:
         n, peak = len(diagnosis.verdicts), diagnosis.process.peak
         return _cut(f"serial {n} times: {n} runs, each serial in itself, up to {peak} in flight together", width)
+    if len(diagnosis.verdicts) > 1 and diagnosis.process.peak == 1:
+        told = f"never more than 1 in flight over {diagnosis.process.n} calls in {len(diagnosis.verdicts)} runs:"
+        return _cut(f"{told} serial, if one agent's", width)
     return _cut(plain(diagnosis.process.sentence), width)
 
 
@@ -225,4 +228,4 @@ def _wrapped(text: str, width: int, indent: str = INDENT) -> list[str]:
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
+    return (text if len(text) <= width else text[: width - 3] + "...").rstrip()

@@ -733,6 +733,7 @@ def test_whose_file(parts: tuple[str, ...], is_user: bool) -> None:
 
 def test_standard_library_frozen_and_generated_code_is_no_user_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "program.py", raising=False)
+    monkeypatch.setattr(user_code, "_origins", {})
     for filename in (os.__file__, threading.__file__, "<frozen importlib._bootstrap>", "<attrs generated x>"):
         assert user_code.origin(filename) is None
     assert user_code.origin("<string>") is None  # the program has a file

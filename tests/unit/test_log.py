@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from occupancy import caller
 from occupancy import log as log_module
 from occupancy.call import FIELDS, Call, Kind, Outcome
 from occupancy.errors import InputError
@@ -397,6 +398,12 @@ class TestTrack:
             own_ledger.detach(recording)
         assert [call.label for call in log.calls] == ["one"]
         assert [call.label for call in recording.calls] == ["one", "two"]
+
+    def test_a_label_is_kept_up_to_a_length(self) -> None:
+        with caller.labels.label("x" * 100_000):
+            call = Call()
+            caller.describe(call)
+        assert call.label == "x" * 200
 
     def test_an_unknown_kind_is_refused(self) -> None:
         with pytest.raises(InputError, match="'sing'"), OccupancyLog().track("x", kind="sing"):

@@ -487,3 +487,12 @@ def test_span_of_a_body_that_is_read_under_suppression_ends_outside_it(host: Hos
     with suppress_instrumentation():
         flight.complete()
     assert host.ended.suppressed == [False]
+
+
+def test_no_query_goes_on_a_span_of_ours() -> None:
+    url = "https://host/v1/chat?key=secret"
+    attributes = {"http.url": url, "url.full": url, "http.method": "POST", "http.status_code": 200}
+    assert provider.without_queries(attributes) == {
+        "http.url": "https://host/v1/chat", "url.full": "https://host/v1/chat", "http.method": "POST",
+        "http.status_code": 200,
+    }  # fmt: skip

@@ -160,6 +160,11 @@ def test_one_call_in_each_run_is_no_serial_program() -> None:
     assert verdict_of(*calls) == "one call in each of 3 runs, up to 3 in flight together"
 
 
+def test_one_call_in_each_run_and_never_two_at_once_is_serial_if_the_runs_are_one_agent() -> None:
+    calls = [step("llm", 100 * n, 100 * n + 100, run=f"task {n}") for n in range(4)]
+    assert verdict_of(*calls) == "never more than 1 in flight over 4 calls in 4 runs: serial, if one agent's"
+
+
 def test_a_serial_thread_beside_others_with_one_call_each_is_told_apart() -> None:
     main = [step("plan", 0, 200, run="main"), step("recap", 550, 750, run="main")]
     tools = [step("tool", 200, 550, run=f"thread {number}") for number in range(2)]
