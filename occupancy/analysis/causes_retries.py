@@ -1,26 +1,18 @@
 """Causes that lie in retries: loops around loops, and time spent waiting between attempts."""
 
-from itertools import pairwise
-
 import numpy as np
 
 from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Finding, sites_of
 from occupancy.analysis.steps import Int64, steps
 from occupancy.analysis.summary import failed
-from occupancy.analysis.units import Unit
+from occupancy.analysis.units import Unit, split
 
 BACKOFF_SHARE = 0.2
 """Share of the wall that passes between attempts with nothing in flight before it is named."""
 
 Attempts = list[Int64]
 """Places in a unit of the attempts of each logical call, in the order of the first ones."""
-
-
-def attempts_of(unit: Unit) -> Attempts:
-    """Group a unit's calls by logical call."""
-    order = np.argsort(unit.logical, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(unit.logical))[:-1]) if unit.n else []
 
 
 def has_retries(unit: Unit) -> bool:
@@ -35,7 +27,7 @@ def find_stacked(unit: Unit) -> list[Finding]:
     one target, with requests of one size: the same request again. Sizes that differ, or are not known, are other
     requests.
     """
-    stacks = [stack for stack in _repeats(unit, attempts_of(unit)) if len(stack) > 1]
+    stacks = [stack for stack in _repeats(unit, _in_failing_flows(unit)) if len(stack) > 1]
     if not stacks:
         return []
     largest = max(stacks, key=lambda stack: sum(len(attempts) for attempts in stack))
@@ -59,6 +51,18 @@ def find_stacked(unit: Unit) -> list[Finding]:
             int(sum(spans)) / MS,
         )
     ]
+
+
+def _in_failing_flows(unit: Unit) -> Attempts:
+    """The logical calls of flows in which one of several attempts failed in all of them: others repeat nothing."""
+    n_bad = np.bincount(unit.logical[failed({name: unit.column(name) for name in ("status", "outcome")})])
+    n = np.bincount(unit.logical)
+    n_bad = np.pad(n_bad, (0, n.size - n_bad.size))
+    in_vain = ((n > 1) & (n_bad == n))[unit.logical]
+    flows = np.bincount(unit.flow[in_vain], minlength=unit.n) > 0
+    first = np.unique(unit.logical, return_index=True)[1]
+    mine = flows[unit.flow[first]][unit.logical]
+    return split(np.flatnonzero(mine), np.unique(unit.logical[mine], return_inverse=True)[1])
 
 
 def _repeats(unit: Unit, logical: Attempts) -> list[Attempts]:
@@ -88,16 +92,14 @@ def _goes_on(before: Int64, attempts: Int64, bad: np.ndarray[tuple[int], np.dtyp
 def find_backoff(unit: Unit) -> list[Finding]:
     """Time between a failed attempt and the next, with nothing else in flight."""
     bad = failed({name: unit.column(name) for name in ("status", "outcome")})
-    waits = [
-        (int(earlier), int(later))
-        for attempts in attempts_of(unit)
-        for earlier, later in pairwise(attempts)
-        if bad[earlier] and unit.start_ns[later] > unit.end_ns[earlier]
-    ]
-    if not waits:
+    order = np.argsort(unit.logical, kind="stable")
+    earlier, later = order[:-1], order[1:]
+    waited = (unit.logical[earlier] == unit.logical[later]) & bad[earlier]
+    waited &= unit.start_ns[later] > unit.end_ns[earlier]
+    earlier, later = earlier[waited], later[waited]
+    if not earlier.size:
         return []
-    from_ns = np.array([unit.end_ns[earlier] for earlier, _ in waits], dtype=np.int64)
-    until_ns = np.array([unit.start_ns[later] for _, later in waits], dtype=np.int64)
+    from_ns, until_ns = unit.end_ns[earlier], unit.start_ns[later]
     idle_ns = _idle(unit, from_ns, until_ns)
     if idle_ns < BACKOFF_SHARE * unit.steps.wall_ns:
         return []
@@ -106,12 +108,12 @@ def find_backoff(unit: Unit) -> list[Finding]:
             Cause.RETRY_BACKOFF,
             f"{idle_ns / unit.steps.wall_ns:.0%} of the time nothing was in flight but a retry was waited for",
             {
-                "retries": len(waits),
+                "retries": int(earlier.size),
                 "idle_ms": idle_ns / MS,
                 "longest_ms": int((until_ns - from_ns).max()) / MS,
                 "wall_ms": unit.steps.wall_ns / MS,
             },
-            sites_of(unit.frames[earlier] for earlier, _ in waits),
+            sites_of(unit.frames[place] for place in earlier.tolist()),
             "find out why the first attempts fail; do other work while a retry waits",
             (unit.name,),
             idle_ns / MS,

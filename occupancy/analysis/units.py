@@ -19,6 +19,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -149,8 +150,10 @@ def _combined(parts: list[tuple[Int64, int]]) -> Int64:
 
 def split(place: Int64, owner: Int64) -> list[Int64]:
     """Split places by owner, 0, 1, ..., all of which occur, in one sort: there may be as many owners as calls."""
-    order = np.argsort(owner, kind="stable")
-    return np.split(place[order], np.cumsum(np.bincount(owner))[:-1]) if place.size else []
+    if not place.size:
+        return []
+    ordered = place[np.argsort(owner, kind="stable")]
+    return [ordered[first:stop] for first, stop in pairwise([0, *np.cumsum(np.bincount(owner)).tolist()])]
 
 
 def known_spans(calls: CountedCalls) -> Int64:
