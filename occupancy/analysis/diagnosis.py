@@ -209,7 +209,8 @@ def _warnings(calls: CountedCalls, n_nested: int, is_live: bool) -> Iterator[str
         yield f"{n_nested} calls hold another call's span inside: one call told twice, which would look like overlap"
     n_open = int(np.count_nonzero(calls.is_open))
     if n_open and not is_live:
-        yield f"{n_open} calls never ended: they count as in flight to the last sign of their process"
+        told = "1 call" if n_open == 1 else f"{n_open} calls"
+        yield f"{told} never ended: in flight, as far as is known, to the last sign of the process"
 
 
 def _bounds(verdicts: tuple[Verdict, ...], n_without_overlap: int) -> Iterator[str]:
