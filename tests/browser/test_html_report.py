@@ -128,7 +128,7 @@ def test_the_figures_on_the_page_are_those_of_the_summary(open_page: Open) -> No
         expect(shown).to_be_visible()
         expect(shown).to_have_text(figure.text)
         assert float(shown.get_attribute("value") or "") == figure.value
-    expect(page.locator("#findings")).to_contain_text("up to 2 in flight, mean 1.47")
+    expect(page.locator("#findings")).to_contain_text("Up to 2 in flight, mean 1.47")
 
 
 def test_the_curve_is_the_step_function(open_page: Open) -> None:
