@@ -171,6 +171,8 @@ class Flight:
         try:
             self._open.pop()  # atomic: of two threads that end a call, one wins
         except IndexError:
+            if settle:  # what a finalizer has ended waits to be counted
+                self.ledger.settle()
             return
         call = self.call
         call.outcome = outcome

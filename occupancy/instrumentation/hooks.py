@@ -91,10 +91,9 @@ def begin(library: str, request: Any, *, is_async: bool) -> Trail | None:
     """The client is asked: start the call. None where it is not to be seen, or is seen already."""
     if not ledger.logs or bool(quietly(spans.is_suppressed)):
         return None
-    start_ns = monotonic_ns()
     if settings.spans:
-        quietly(provider.look_for_provider)
-    call = Call(client=library, start_ns=start_ns)
+        quietly(provider.look_for_provider)  # the first time it may take long: that is not the call's time
+    call = Call(client=library, start_ns=monotonic_ns())
     retry_count = quietly(exchange.describe_request, call, request, settings)
     outer = current_trail()
     earlier = trail_of(request)

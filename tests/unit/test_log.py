@@ -234,6 +234,16 @@ def test_a_call_ends_once() -> None:
     assert (call.outcome, call.error_type, log.in_flight) == (Outcome.HTTP_ERROR, "500", 0)
 
 
+def test_closing_counts_what_a_finalizer_has_ended(own_ledger: Ledger) -> None:
+    log = OccupancyLog()
+    flight = start(log, 1)
+    flight.close(settle=False)
+    assert len(own_ledger._events) == 1
+    flight.close()
+    assert len(own_ledger._events) == 0
+    assert [call.outcome for call in log.calls] == [Outcome.CLOSED_EARLY]
+
+
 def test_of_many_threads_that_end_a_call_one_wins() -> None:
     log = OccupancyLog()
     flights = [start(log, 1) for _ in range(50)]
