@@ -34,7 +34,13 @@ class TrackedCall:
         self._flight = flight
 
     def headers(self, status: int) -> None:
-        """The response's headers have come, with this HTTP status."""
+        """The response's headers have come, with this HTTP status.
+
+        Raises:
+            InputError: The status is no whole number.
+        """
+        if not isinstance(status, int):
+            raise InputError(f"a status must be a whole number, not {status!r}")
         self._flight.headers(status, monotonic_ns())
 
     def first_byte(self) -> None:
@@ -344,12 +350,14 @@ class OccupancyLog:
             The call, to be told of headers and bytes.
 
         Raises:
-            InputError: `kind` is no `Kind`.
+            InputError: `kind` is no `Kind`, or `label` no text.
         """
+        if not isinstance(label, str):
+            raise InputError(f"a label must be text, not {label!r}")
         if kind not in set(Kind):
             raise InputError(f"kind must be one of {', '.join(Kind)}, not {kind!r}")
         call = Call(kind=kind, client=client, host=host, path=path, model=model)
-        caller.describe(call)
+        _guard.guarded(caller.describe)(call)
         call.label = label[: caller.LABEL_LENGTH]
         call.start_ns = monotonic_ns()
         others = tuple(log for log in ledger.logs if log is not self)

@@ -415,6 +415,29 @@ class TestTrack:
             caller.describe(call)
         assert call.label == "x" * 200
 
+    def test_a_status_that_is_no_number_is_refused_and_the_call_ends(self) -> None:
+        log = OccupancyLog()
+        with pytest.raises(InputError, match="not '200'"), log.track("fetch") as call:
+            call.headers("200")  # type: ignore[arg-type]
+        assert (log.in_flight, log.calls[0].outcome) == (0, Outcome.ERROR)
+
+    def test_a_label_that_is_no_text_is_refused(self) -> None:
+        with pytest.raises(InputError, match="not 7"), OccupancyLog().track(7):  # type: ignore[arg-type]
+            pass
+
+    def test_a_fault_of_ours_leaves_the_block_and_the_count_as_they_are(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(call: Call) -> None:
+            raise RuntimeError("ours")
+
+        monkeypatch.setattr(caller, "describe", fail)
+        log = OccupancyLog()
+        with log.track("fetch"):
+            assert log.in_flight == 1
+        assert [(call.label, call.outcome) for call in log.calls] == [("fetch", Outcome.OK)]
+        assert "RuntimeError: ours" in caplog.text
+
     def test_an_unknown_kind_is_refused(self) -> None:
         with pytest.raises(InputError, match="'sing'"), OccupancyLog().track("x", kind="sing"):
             pass
