@@ -49,3 +49,12 @@ def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
             return None
 
     return guard
+
+
+def quietly(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+    """Call what a call can do without: where it fails, that is logged and the call is counted all the same."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        report(f"{function.__module__}.{function.__qualname__}", error)
+        return None

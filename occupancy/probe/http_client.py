@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 
 from occupancy.call import Call
-from occupancy.instrumentation.hooks import trail_of
+from occupancy.instrumentation.httpx_hooks import trail_of
 from occupancy.probe.client import Answer, Opener, Request, describe, retry_after
 from occupancy.probe.target import Target
 

@@ -17,7 +17,7 @@ import pytest
 import mock_server
 import occupancy
 from occupancy import Call, Outcome
-from occupancy.instrumentation import hooks
+from occupancy.instrumentation import attempts, httpx_hooks
 from occupancy.ledger import ledger
 
 JSON = "/generate/plan?x-mock-delay-ms=0"
@@ -840,7 +840,7 @@ async def events_of_the_body(stack: Any) -> Any:
         core = response.stream
         while not hasattr(core, "_request"):
             core = next(vars(core)[name] for name in ("_stream", "_httpcore_stream", "_wrapped") if name in vars(core))
-        traces.append(core._request.extensions.keys() & {"trace", hooks.IN_POOL})
+        traces.append(core._request.extensions.keys() & {"trace", httpx_hooks.IN_POOL})
         await stack.read(response)
     return traces
 
@@ -945,6 +945,6 @@ def test_sub_fields_of_a_call(stack: Any) -> None:
     assert call.send_ns > 0
     assert call.wait_ns > 0
     assert call.receive_ns == call.end_ns - call.headers_ns
-    assert hooks._current.get() is None
+    assert attempts.current.get() is None
     gc.collect()
     assert len(ledger._flights) == 0

@@ -21,14 +21,14 @@ from opentelemetry.trace import SpanKind
 
 import occupancy
 from occupancy import _guard
-from occupancy.instrumentation import hooks
+from occupancy.instrumentation import attempts
 from occupancy.ledger import ledger
 
 HOME = str(Path(occupancy.__file__).parent)
 JSON = "/generate/plan?x-mock-delay-ms=0"
 CARRIERS = {
     "occupancy._guard.report",  # the guards themselves
-    "occupancy.instrumentation.hooks.quietly",
+    "occupancy._guard.quietly",
     # What the host's own calls pass through. They only call guarded functions and what they wrap.
     "occupancy.instrumentation.stream._Wrapper.__init__",
     "occupancy.instrumentation.stream._Wrapper.__getattr__",
@@ -51,12 +51,12 @@ CARRIERS = {
     "occupancy.instrumentation.phases._nothing",
 }
 FOUND_AT_LEAST = {
-    "occupancy.instrumentation.hooks.begin",
-    "occupancy.instrumentation.hooks.respond",
-    "occupancy.instrumentation.hooks.fail",
-    "occupancy.instrumentation.hooks.enter_pool",
-    "occupancy.instrumentation.hooks.leave_pool",
-    "occupancy.instrumentation.hooks.fail_in_pool",
+    "occupancy.instrumentation.httpx_hooks.begin",
+    "occupancy.instrumentation.httpx_hooks.respond",
+    "occupancy.instrumentation.httpx_hooks.fail",
+    "occupancy.instrumentation.httpx_hooks.enter_pool",
+    "occupancy.instrumentation.httpx_hooks.leave_pool",
+    "occupancy.instrumentation.httpx_hooks.fail_in_pool",
     "occupancy.instrumentation.phases.Phases.note",
     "occupancy.instrumentation.stream.BodyStamps.chunk",
     "occupancy.instrumentation.stream.BodyStamps.complete",
@@ -264,7 +264,7 @@ def fail_one(stack: Any, function: FunctionType, expected: Any, caplog: pytest.L
     finally:
         function.__code__ = code
         ledger.abandon_open()
-        hooks._current.set(None)  # what takes it back has failed too
+        attempts.current.set(None)  # what takes it back has failed too
     lines = [record.getMessage() for record in caplog.records if record.name == "occupancy"]
     others = [record for record in caplog.records if not record.name.startswith(("occupancy", "trio."))]
     if seen != expected:
