@@ -109,7 +109,7 @@ class Call:
     model: str | None = None
     """Model name, from the request body or the GenAI span."""
     key_id: str | None = None
-    """First 8 hex digits of SHA-256 of the key."""
+    """First 8 hex digits of SHA-256 of the API key that was sent: tells keys apart, and is none."""
     request_id: str | None = None
     """The server's id for the request, from its response headers."""
 
@@ -165,8 +165,11 @@ class Call:
     retry_after_s: float | None = None
     """What the server asked for, in seconds."""
     limit_requests: int | None = None
+    """Requests that the server's rate limit allows, as its headers say."""
     remaining_requests: int | None = None
+    """How many of those are left."""
     limit_tokens: int | None = None
+    """The same for tokens; where the server counts several kinds, of the one with the smallest share left."""
     remaining_tokens: int | None = None
     request_bytes: int | None = None
     """Size of the request body."""

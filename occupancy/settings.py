@@ -32,6 +32,8 @@ class Settings:
     """`OCCUPANCY_MODEL`: whether the model's name is read from the request body."""
     request_id: bool = True
     """`OCCUPANCY_REQUEST_ID`: whether the server's request id is kept."""
+    key_id: bool = True
+    """`OCCUPANCY_KEY_ID`: whether the key is told apart from others, by 8 hex digits of its hash."""
     journal: str | None = None
     """`OCCUPANCY_JOURNAL`: a file to stream calls to."""
     exclude: tuple[re.Pattern[str], ...] = ()

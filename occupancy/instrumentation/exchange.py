@@ -1,6 +1,8 @@
 """What the request and the response say of a call: where it goes, what for, and what the server asks."""
 
 import functools
+import itertools
+import math
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -29,12 +31,28 @@ _TELEMETRY_HOST = re.compile(
     r"(?:^|\.)(?:smith\.langchain\.com|langfuse\.com|posthog\.com|ingest\.sentry\.io|ingest\.us\.sentry\.io"
     r"|datadoghq\.com|honeycomb\.io|logfire-(?:us|eu|api)\.pydantic\.dev)(?::\d+)?$"
 )
-_REQUEST_HEADERS = {name.encode(): name for name in ("content-length", "idempotency-key", "x-stainless-retry-count")}
+_KEYS = ("x-api-key", "api-key", "x-goog-api-key")
+_REQUEST_LIMITS = (
+    ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests"),
+    ("anthropic-ratelimit-requests-limit", "anthropic-ratelimit-requests-remaining"),
+)
+_TOKEN_LIMITS = (
+    ("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens"),
+    *(
+        (f"anthropic-ratelimit-{kind}-limit", f"anthropic-ratelimit-{kind}-remaining")
+        for kind in ("tokens", "input-tokens", "output-tokens")
+    ),
+)
+_LIMITS = frozenset(itertools.chain.from_iterable(_REQUEST_LIMITS + _TOKEN_LIMITS))
+_KEY_HEADERS = {name.encode(): name for name in ("authorization", *_KEYS)}
+_REQUEST_HEADERS = _KEY_HEADERS | {
+    name.encode(): name for name in ("content-length", "idempotency-key", "x-stainless-retry-count")
+}
 _RESPONSE_HEADERS = {
     name.encode(): name
     for name in (
         "content-length", "content-type", "content-encoding", "transfer-encoding", "x-request-id", "request-id",
-        "retry-after", "retry-after-ms",
+        "retry-after", "retry-after-ms", *_LIMITS,
     )
 }  # fmt: skip
 
@@ -58,32 +76,62 @@ def model_of(body: bytes | None) -> str | None:
 
 
 def describe_request(call: Call, request: Any, settings: Settings) -> str | None:
-    """Fill in what an httpx request says: target, kind, model, size. Values of headers are not kept.
-
-    Returns:
-        What an SDK says of the retries before, as its header has it; None where it says nothing.
-    """
-    url, headers = request.url, _picked(request.headers.raw, _REQUEST_HEADERS)
-    host, port, path = url.host, url.port, url.path
-    call.method = request.method
-    call.host = host = host if port is None else f"{host}:{port}"
-    call.path = path
-    call.kind = kind_of(host, path, settings.exclude)
-    length = headers.get("content-length", "")
-    call.request_bytes = int(length) if length.isdecimal() else None
-    call.idempotency_key = "idempotency-key" in headers
+    """Fill in what an httpx request says; see `describe_headers`."""
+    url = request.url
+    describe_target(call, request.method, url.host, url.port, url.path, settings)
     if settings.model:
         call.model = model_of(getattr(request, "_content", None))
-    return headers.get("x-stainless-retry-count")
+    return describe_headers(call, request.headers.raw, settings)
 
 
 def describe_core_request(call: Call, request: Any, settings: Settings) -> None:
     """The same for a request made with httpcore itself."""
     url = request.url
-    call.method = request.method.decode("ascii", "replace")
-    call.host = url.host.decode("ascii", "replace") + ("" if url.port is None else f":{url.port}")
-    call.path = unquote(url.target.partition(b"?")[0].decode("ascii", "replace"))  # as httpx gives it
-    call.kind = kind_of(call.host, call.path, settings.exclude)
+    method, host, target = (text.decode("ascii", "replace") for text in (request.method, url.host, url.target))
+    path = unquote(target.partition("?")[0])  # as httpx gives it
+    describe_target(call, method, host, url.port, path, settings)
+    describe_headers(call, request.headers, settings)
+
+
+def describe_target(call: Call, method: str, host: str, port: int | None, path: str, settings: Settings) -> None:
+    """Fill in where a request goes, and so what it is for. A port of None is the scheme's own."""
+    call.method = method
+    call.host = host if port is None else f"{host}:{port}"
+    call.path = path
+    call.kind = kind_of(call.host, path, settings.exclude)
+
+
+def describe_headers(call: Call, raw: Iterable[tuple[bytes, bytes]], settings: Settings) -> str | None:
+    """Fill in what the request's headers say. Their values are not kept.
+
+    Returns:
+        What an SDK says of the retries before, as its header has it; None where it says nothing.
+    """
+    headers = _picked(raw, _REQUEST_HEADERS)
+    call.request_bytes = _whole(headers.get("content-length"))
+    call.idempotency_key = "idempotency-key" in headers
+    if settings.key_id:
+        call.key_id = _key_id(headers)
+    return headers.get("x-stainless-retry-count")
+
+
+def describe_key(call: Call, raw: Iterable[tuple[bytes, bytes]], settings: Settings) -> None:
+    """Fill in the key that is really sent: what lies between client and pool may have set another."""
+    if settings.key_id:
+        call.key_id = _key_id(_picked(raw, _KEY_HEADERS))
+
+
+def _key_id(headers: Mapping[str, str]) -> str | None:
+    """First 8 hex digits of SHA-256 of the key that a request is sent with; None without one."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer":
+        key = next(filter(None, map(headers.get, _KEYS)), "")
+    key = key.strip()
+    if not key:
+        return None
+    from hashlib import sha256  # takes OpenSSL along: not before a key is sent
+
+    return sha256(key.encode("latin-1")).hexdigest()[:8]
 
 
 def needed_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -102,10 +150,39 @@ def _picked(raw: Iterable[tuple[bytes, bytes]], names: Mapping[bytes, str]) -> d
 
 
 def describe_response(call: Call, headers: Mapping[str, str], settings: Settings) -> None:
-    """Fill in what the response headers say: the request's id, and how long to wait before a retry."""
+    """Fill in what the response headers say: the request's id, what is left of limits, when to come back."""
     if settings.request_id:
         call.request_id = headers.get("x-request-id") or headers.get("request-id")
     call.retry_after_s = retry_after_s(headers)
+    if not _LIMITS.isdisjoint(headers):
+        call.limit_requests, call.remaining_requests = tightest(headers, _REQUEST_LIMITS)
+        call.limit_tokens, call.remaining_tokens = tightest(headers, _TOKEN_LIMITS)
+
+
+def tightest(headers: Mapping[str, str], names: Iterable[tuple[str, str]]) -> tuple[int | None, int | None]:
+    """The limit of which the smallest share remains, as the limit and what remains of it; None for what is not said.
+
+    Anthropic counts input and output tokens apart, and a call needs both.
+
+    Args:
+        headers: Of the response, names in lower case.
+        names: Headers that tell a limit and what remains of it.
+    """
+    told = [
+        (_whole(headers.get(limit)), _whole(headers.get(remaining)))
+        for limit, remaining in names
+        if limit in headers or remaining in headers
+    ]
+    return min(told, key=_share_left, default=(None, None))
+
+
+def _share_left(told: tuple[int | None, int | None]) -> float:
+    limit, remaining = told
+    return math.inf if limit is None or remaining is None else remaining / max(limit, 1)
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None  # fits in 64 bits
 
 
 def retry_after_s(headers: Mapping[str, str], now_unix_s: float | None = None) -> float | None:

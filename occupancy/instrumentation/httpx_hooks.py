@@ -144,6 +144,7 @@ def enter_pool(library: str, request: Any, trace: type[Trace]) -> Attempt | None
         flight = next_attempt(trail, entered_ns)
     else:
         flight = begin_in_pool(library, request, entered_ns)
+    quietly(exchange.describe_key, flight.call, request.headers, attempts.settings)
     if attempts.settings.spans:
         quietly(spans.claim, flight)
     phases = Phases(flight.call, entered_ns) if attempts.settings.phases else None

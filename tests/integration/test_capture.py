@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import gc
+import hashlib
 import pickle
 import socket
 import socketserver
@@ -398,6 +399,25 @@ def test_retrying_transport(stack: Any, compare: Any, way: str) -> None:
     assert outcomes(log.calls) == [(left, 503), (left, 503), ("ok", 200)]
     check_one_logical(log.calls)
     assert log.peak == 1
+
+
+async def rotate_keys(stack: Any) -> Any:
+    async def handle(send: Any, request: Any) -> Any:
+        for key, status in (("first", "429"), ("second", "200")):
+            request.headers["authorization"], request.headers["x-mock-status"] = f"Bearer {key}", status
+            response = await send(request)
+            if response.status_code == 200:
+                return response
+            await stack.close(response)
+
+    async with stack.opened(stack.client(transport=wrapping(stack, handle))) as client:
+        return (await get(stack, client, headers={"authorization": "Bearer none"})).status_code
+
+
+def test_key_that_a_transport_sets(stack: Any, compare: Any) -> None:
+    _, log = compare(stack, rotate_keys)
+    keys = [hashlib.sha256(key).hexdigest()[:8] for key in (b"first", b"second")]
+    assert [call.key_id for call in log.calls] == keys
 
 
 async def answer_from_cache(stack: Any) -> Any:
@@ -933,7 +953,8 @@ def test_sub_fields_of_a_call(stack: Any) -> None:
     async def send() -> None:
         async with stack.opened(stack.client()) as client:
             body = {"model": "gpt-test", "messages": []}
-            headers = {"x-mock-status": "429", "x-mock-retry-after": "7", "idempotency-key": "k"}
+            headers = {"x-mock-status": "429", "x-mock-retry-after": "7", "idempotency-key": "k", "api-key": "secret"}
+            headers |= {"x-mock-ratelimit-requests": "60/0", "x-mock-ratelimit-tokens": "9000/8000"}
             await stack.done(client.post(stack.gateway + "/v1/chat/completions", json=body, headers=headers))
 
     with occupancy.record() as log:
@@ -941,6 +962,9 @@ def test_sub_fields_of_a_call(stack: Any) -> None:
     (call,) = log.calls
     assert (call.kind, call.model, call.retry_after_s, call.idempotency_key) == ("generate", "gpt-test", 7.0, True)
     assert call.request_bytes == len(b'{"model":"gpt-test","messages":[]}')
+    assert call.key_id == hashlib.sha256(b"secret").hexdigest()[:8]
+    assert (call.limit_requests, call.remaining_requests) == (60, 0)
+    assert (call.limit_tokens, call.remaining_tokens) == (9000, 8000)
     assert call.request_id
     assert call.send_ns > 0
     assert call.wait_ns > 0

@@ -114,6 +114,68 @@ def test_retry_after_a_date(now_unix_s: float, seconds: float) -> None:
     assert exchange.retry_after_s({"retry-after": date}, now_unix_s) == seconds
 
 
+OPENAI = {"x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "59"}
+ANTHROPIC = {
+    "anthropic-ratelimit-requests-limit": "50",
+    "anthropic-ratelimit-requests-remaining": "49",
+    "anthropic-ratelimit-input-tokens-limit": "40000",
+    "anthropic-ratelimit-input-tokens-remaining": "30000",
+    "anthropic-ratelimit-output-tokens-limit": "8000",
+    "anthropic-ratelimit-output-tokens-remaining": "7000",
+}
+
+
+@pytest.mark.parametrize(
+    ("headers", "requests", "tokens"),
+    [
+        ({}, (None, None), (None, None)),
+        (OPENAI, (60, 59), (None, None)),
+        ({"x-ratelimit-remaining-tokens": "7"}, (None, None), (None, 7)),
+        ({"x-ratelimit-limit-tokens": "-1", "x-ratelimit-remaining-tokens": "9" * 19}, (None, None), (None, None)),
+        (ANTHROPIC, (50, 49), (40000, 30000)),  # 75 % of the input tokens are left, 87 % of the output tokens
+        ({**ANTHROPIC, "anthropic-ratelimit-output-tokens-remaining": "5000"}, (50, 49), (8000, 5000)),
+        ({**ANTHROPIC, "anthropic-ratelimit-output-tokens-limit": "0"}, (50, 49), (40000, 30000)),
+        ({**ANTHROPIC, "anthropic-ratelimit-input-tokens-limit": "many"}, (50, 49), (8000, 7000)),
+    ],
+)
+def test_rate_limits(
+    headers: dict[str, str], requests: tuple[int | None, int | None], tokens: tuple[int | None, int | None]
+) -> None:
+    call = Call()
+    exchange.describe_response(call, exchange.needed_headers(raw(headers)), Settings())
+    assert (call.limit_requests, call.remaining_requests) == requests
+    assert (call.limit_tokens, call.remaining_tokens) == tokens
+
+
+def raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.title().encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+
+@pytest.mark.parametrize(
+    ("headers", "key_id"),
+    [
+        # printf %s sk-test | sha256sum
+        ({"authorization": "Bearer sk-test"}, "f3abf2a6"),
+        ({"authorization": "bearer  sk-test "}, "f3abf2a6"),
+        ({"authorization": "Bearer sk-test", "x-api-key": "other"}, "f3abf2a6"),
+        ({"x-api-key": "sk-test"}, "f3abf2a6"),
+        ({"api-key": "sk-test"}, "f3abf2a6"),
+        ({"x-goog-api-key": "sk-test"}, "f3abf2a6"),
+        ({"authorization": "Basic sk-test", "api-key": "sk-test"}, "f3abf2a6"),
+        ({"authorization": "Basic sk-test"}, None),
+        ({"authorization": "Bearer "}, None),
+        ({"x-api-key": " "}, None),
+        ({}, None),
+    ],
+)
+def test_key_id(headers: dict[str, str], key_id: str | None) -> None:
+    call = Call()
+    exchange.describe_headers(call, raw(headers), Settings())
+    assert call.key_id == key_id
+    exchange.describe_headers(switched_off := Call(), raw(headers), Settings(key_id=False))
+    assert switched_off.key_id is None
+
+
 @pytest.mark.parametrize(
     ("method", "status", "headers", "none"),
     [
@@ -185,7 +247,7 @@ def test_both_libraries_name_one_target_alike() -> None:
     target = httpx.URL("http://example.com:81/a%20b/%C3%A9?q=1")
     exchange.describe_request(above, httpx.Request("GET", target), Settings())
     url = SimpleNamespace(host=target.raw_host, port=target.port, target=target.raw_path)
-    exchange.describe_core_request(below, SimpleNamespace(url=url, method=b"GET"), Settings())
+    exchange.describe_core_request(below, SimpleNamespace(url=url, method=b"GET", headers=[]), Settings())
     assert (above.method, above.host, above.path) == (below.method, below.host, below.path)
 
 

@@ -421,6 +421,8 @@ def test_attributes_of_a_full_call() -> None:
         start_ns=1_000_000, first_byte_ns=3_000_000, end_ns=6_000_000, in_flight_start=2, in_flight_end=1,
         client_ns=1_000, gate_ns=2_000, pool_ns=3_000, connect_ns=4_000, tls_ns=5_000, send_ns=6_000, wait_ns=7_000,
         receive_ns=8_000, connection_reused=False, error_type="429", call_stack=(Frame("/app/main.py", 3, "main"),),
+        key_id="2bb80d53", retry_after_s=2.5, limit_requests=60, remaining_requests=0, limit_tokens=9000,
+        remaining_tokens=8000,
     )  # fmt: skip
     assert spans.attributes(call) == {
         "occupancy.in_flight_start": 2,
@@ -443,6 +445,12 @@ def test_attributes_of_a_full_call() -> None:
         "occupancy.wait_ms": 0.007,
         "occupancy.receive_ms": 0.008,
         "occupancy.connection_reused": False,
+        "occupancy.key_id": "2bb80d53",
+        "occupancy.retry_after_s": 2.5,
+        "occupancy.limit_requests": 60,
+        "occupancy.remaining_requests": 0,
+        "occupancy.limit_tokens": 9000,
+        "occupancy.remaining_tokens": 8000,
     }
     assert dict(spans.conventional_attributes(call)) == {
         "http.request.resend_count": 1,
