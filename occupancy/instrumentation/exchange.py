@@ -78,7 +78,7 @@ def model_of(body: bytes | None) -> str | None:
 def describe_request(call: Call, request: Any, settings: Settings) -> str | None:
     """Fill in what an httpx request says; see `describe_headers`."""
     url = request.url
-    describe_target(call, request.method, url.host, url.port, url.path, settings)
+    describe_target(call, request.method, with_port(url.host, url.port), url.path, settings)
     if settings.model:
         call.model = model_of(getattr(request, "_content", None))
     return describe_headers(call, request.headers.raw, settings)
@@ -89,16 +89,19 @@ def describe_core_request(call: Call, request: Any, settings: Settings) -> None:
     url = request.url
     method, host, target = (text.decode("ascii", "replace") for text in (request.method, url.host, url.target))
     path = unquote(target.partition("?")[0])  # as httpx gives it
-    describe_target(call, method, host, url.port, path, settings)
+    describe_target(call, method, with_port(host, url.port), path, settings)
     describe_headers(call, request.headers, settings)
 
 
-def describe_target(call: Call, method: str, host: str, port: int | None, path: str, settings: Settings) -> None:
-    """Fill in where a request goes, and so what it is for. A port of None is the scheme's own."""
-    call.method = method
-    call.host = host if port is None else f"{host}:{port}"
-    call.path = path
-    call.kind = kind_of(call.host, path, settings.exclude)
+def describe_target(call: Call, method: str, host: str, path: str, settings: Settings) -> None:
+    """Fill in where a request goes, and so what it is for."""
+    call.method, call.host, call.path = method, host, path
+    call.kind = kind_of(host, path, settings.exclude)
+
+
+def with_port(host: str, port: int | None) -> str:
+    """A host and its port; None is the scheme's own."""
+    return host if port is None else f"{host}:{port}"
 
 
 def describe_headers(call: Call, raw: Iterable[tuple[bytes, bytes]], settings: Settings) -> str | None:
