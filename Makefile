@@ -4,12 +4,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+BACKENDS := .venv-backends
+INSTALL := bin/python -m pip install -qq --disable-pip-version-check --constraint
 
-.PHONY: help demo test test-browser lint format build clean
+.PHONY: help demo test test-browser test-backends lint format build clean
 
 help:
-	@echo "make demo | test | test-browser | lint | format | build | clean"
+	@echo "make demo | test | test-browser | test-backends | lint | format | build | clean"
 
 demo: $(VENV)/.installed-demo
 	@$(BIN)/occupancy demo
@@ -21,6 +22,10 @@ test: $(VENV)/.installed-dev
 # Chromium comes from the system (Debian: apt-get install chromium), or CHROMIUM names it.
 test-browser: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest tests/browser
+
+# Real backends, in an environment of their own: they bring more than 100 packages.
+test-backends: $(BACKENDS)/.installed
+	@$(BACKENDS)/bin/python -m pytest tests/backends
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/ruff check --quiet
@@ -39,19 +44,24 @@ build: $(VENV)/.installed-dev
 
 clean:
 	@rm -rf build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	@find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
-$(BIN)/python:
+%/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("occupancy needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	@$(PYTHON) -m venv $* || { rm -rf $*; exit 1; }
 
 # The stamps: installed again when pyproject.toml or constraints.txt changed. dev holds all that demo does.
 $(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing occupancy[demo] into $(VENV) ..."
-	@$(INSTALL) --editable '.[demo]'
+	@$(VENV)/$(INSTALL) constraints.txt --editable '.[demo]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing occupancy[dev] into $(VENV) ..."
-	@$(INSTALL) --editable '.[dev]'
+	@$(VENV)/$(INSTALL) constraints.txt --editable '.[dev]'
 	@touch $(VENV)/.installed-demo $@
+
+$(BACKENDS)/.installed: pyproject.toml constraints-backends.txt | $(BACKENDS)/bin/python
+	@echo "Installing occupancy[backends] into $(BACKENDS) ..."
+	@$(BACKENDS)/$(INSTALL) constraints-backends.txt --editable '.[backends]'
+	@touch $@

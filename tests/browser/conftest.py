@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +14,6 @@ ARGUMENTS = (
     "--disable-sync",
     "--no-first-run",
 )
-HERE = Path(__file__).parent
-
-
-def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    """Leave this folder out of a run that does not name it: it needs a browser."""
-    named = (Path(config.invocation_params.dir, argument.partition("::")[0]).resolve() for argument in config.args)
-    return None if any(path == HERE or HERE in path.parents for path in named) else True
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """Calls in buckets of time, against an oracle that looks at every instant."""
 
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ def test_buckets_are_what_every_instant_says(case):
     calls, edges = case
     found = bucket(ints([start for start, _ in calls]), ints([end for _, end in calls]), ints(edges))
     level = {t: sum(start <= t < end for start, end in calls) for t in INSTANTS}
-    slots = [range(*pair) for pair in zip(edges, edges[1:], strict=False)]
+    slots = [range(*pair) for pair in itertools.pairwise(edges)]
     assert found.in_flight_ns.tolist() == [sum(level[t] for t in slot) for slot in slots]
     assert found.peak.tolist() == [max(level[t] for t in slot) for slot in slots]
     # A call is told in the first bucket in which it is in flight.
