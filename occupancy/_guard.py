@@ -36,6 +36,14 @@ def report(where: str, error: Exception) -> None:
         pass
 
 
+def tell(text: str) -> None:
+    """Log a line that the program's user should see: what cannot be had, or is lost."""
+    try:
+        logger.warning("occupancy: %s", text)
+    except Exception:
+        pass
+
+
 def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
     """Make an entry point return None, logged once, where it would raise an `Exception`."""
     where = f"{function.__module__}.{function.__qualname__}"

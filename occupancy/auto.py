@@ -3,11 +3,13 @@
     import occupancy.auto
 
 `occupancy.auto.log` is the process's log. `OCCUPANCY_ENABLED=0` makes the import do nothing, `OCCUPANCY_REPORT=0` keeps
-the report away, `OCCUPANCY_JOURNAL=calls.jsonl` streams the calls to a file; see `occupancy.settings`.
+the report away, `OCCUPANCY_JOURNAL=calls.jsonl` streams the calls to a file; see `occupancy.settings`. Where `OTEL_*`
+variables name an exporter and the program sets no provider, the calls are exported as spans.
 """
 
 from occupancy import _guard, capture, reporting
 from occupancy.errors import InputError
+from occupancy.instrumentation import provider
 from occupancy.log import OccupancyLog
 from occupancy.settings import read_settings
 
@@ -18,6 +20,7 @@ def _begin() -> OccupancyLog:
         return OccupancyLog()  # records nothing; what the program does with `log` still works
     if settings.report:
         reporting.report_at_exit()
+    provider.exports_alone = True
     try:
         return capture.instrument()
     except InputError as error:

@@ -1,7 +1,7 @@
 """`OccupancySpanProcessor`: what a host with an OpenTelemetry set-up of its own adds to its provider."""
 
 from occupancy import capture
-from occupancy.instrumentation import spans
+from occupancy.instrumentation import provider, spans
 from occupancy.instrumentation.settling import SettlingProcessor
 from occupancy.log import OccupancyLog
 
@@ -22,6 +22,7 @@ class OccupancySpanProcessor(SettlingProcessor):
 
     def __init__(self, log: OccupancyLog | None = None, *, hold_span_end: bool = True) -> None:
         spans.extend = hold_span_end
+        provider.exports_alone = False  # the host has a provider, global or not
         self.log = capture.instrument() if log is None else log
         """The log that counts the calls."""
         if log is not None:

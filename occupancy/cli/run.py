@@ -12,6 +12,7 @@ from occupancy import capture, reporting
 from occupancy.call import Call
 from occupancy.cli import program as programs
 from occupancy.errors import InputError
+from occupancy.instrumentation import provider
 from occupancy.journal import Journal
 from occupancy.log import OccupancyLog
 from occupancy.settings import Settings, read_settings
@@ -20,11 +21,12 @@ from occupancy.settings import Settings, read_settings
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-m", "as_module", is_flag=True, help="PROGRAM is a module, as in python -m.")
 @click.option("--journal", metavar="FILE", help="Where the calls go, instead of a new occupancy-*.jsonl here.")
+@click.option("--otlp", metavar="URL", help="Export the calls as spans to the OTLP collector that listens there.")
 @click.option("--no-report", is_flag=True, help="Say nothing at the end.")
 @click.argument("program")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(
-    as_module: bool, journal: str | None, no_report: bool, program: str, args: tuple[str, ...]
+    *, as_module: bool, journal: str | None, otlp: str | None, no_report: bool, program: str, args: tuple[str, ...]
 ) -> Callable[[], int]:
     """Run a Python PROGRAM as it is, and trace its calls.
 
@@ -36,6 +38,10 @@ def command(
     settings = read_settings()
     log = OccupancyLog()
     log.journal = _journal(journal or settings.journal)
+    if otlp is not None:
+        from occupancy.instrumentation import destination
+
+        destination.set_collector(otlp)
     find = programs.find_module if as_module else programs.find_script
 
     def start() -> int:
@@ -54,6 +60,7 @@ def command(
 
 
 def _record(log: OccupancyLog, settings: Settings, *, with_report: bool) -> None:
+    provider.exports_alone = True
     capture.instrument(log)
     if with_report and settings.report:
         reporting.report_at_exit()

@@ -5,6 +5,7 @@ they are switched on at the first call after a provider exists, not before.
 """
 
 import atexit
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -21,6 +22,9 @@ URLS = ("url.full", "http.url", "http.target")
 WRAPPED = (("HTTPTransport", "handle_request"), ("AsyncHTTPTransport", "handle_async_request"))
 """The methods that such an instrumentor wraps, by class."""
 
+exports_alone = False
+"""Whether spans go where the environment says while the program has set no provider; see `exporting`."""
+
 _provider: Any = None
 _attached: Any = None
 PATIENCE_S = 2.0
@@ -33,17 +37,19 @@ class OnceTracer:
 
     The host may have instrumented one client, or put OpenTelemetry's transport into it; then a second span would tell
     of the same request. Stands in for the provider and for its tracer.
+
+    Args:
+        provider: The provider that makes the span.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, provider: Any) -> None:
         self.active = True
+        self._provider = provider
         self._tracer: Any = None
 
     def get_tracer(self, *args: Any, **kwargs: Any) -> "OnceTracer":
         """Give the instrumentor its tracer."""
-        from opentelemetry import trace
-
-        self._tracer = trace.get_tracer_provider().get_tracer(*args, **kwargs)
+        self._tracer = self._provider.get_tracer(*args, **kwargs)
         return self
 
     def start_as_current_span(self, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
@@ -71,13 +77,14 @@ class Switched:
 
     Args:
         instrumentor: The instrumentor, of which there is one in a process.
+        provider: Where its spans go.
     """
 
-    def __init__(self, instrumentor: Any) -> None:
+    def __init__(self, instrumentor: Any, provider: Any) -> None:
         from opentelemetry.metrics import NoOpMeterProvider
 
         self.instrumentor = instrumentor
-        self._tracer = OnceTracer()
+        self._tracer = OnceTracer(provider)
         instrument, uninstrument = self._yielding(instrumentor.instrument), self._yielding(None)
         methods = self._methods()
         # Spans only: metrics would be counted twice beside the host's own, and nobody has asked for them.
@@ -129,43 +136,73 @@ def is_http_span(span: Any) -> bool:
 
 def look_for_provider() -> None:
     """Take a provider into use that has been set since the last call; calls that start meanwhile wait for it."""
-    # The module's variable: get_tracer_provider() costs fifty times as much and may install a provider.
-    provider = getattr(caller.trace_api(), "_TRACER_PROVIDER", None)
-    if provider is _provider or provider is None or not _switching.acquire(timeout=PATIENCE_S):
+    if not _is_new(_global_provider()) or not _switching.acquire(timeout=PATIENCE_S):
         return
     try:
-        if provider is not _provider:
+        provider = _global_provider()
+        if _is_new(provider):
             _use(provider)
     finally:
         _switching.release()
 
 
+def _global_provider() -> Any:
+    # The module's variable: get_tracer_provider() costs fifty times as much and may install a provider.
+    return getattr(caller.trace_api(), "_TRACER_PROVIDER", None)
+
+
+def _is_new(provider: Any) -> bool:
+    if provider is None:
+        return exports_alone and _provider is None
+    return provider is not _provider
+
+
 def _use(provider: Any) -> None:
-    global _provider
+    """Have spans go to a provider; where there is none, to our own, until the program sets one."""
+    global _provider, exports_alone
     try:
+        if provider is None:
+            provider = _own_provider()
+            exports_alone = provider is not None
         _switch_to(provider)
     finally:
         _provider = provider  # also where it fails: once is enough
 
 
+@functools.cache
+def _own_provider() -> Any:
+    """Our own provider, which exports where the environment says; None where it says nothing, or that cannot be."""
+    from occupancy.instrumentation import destination
+
+    if not destination.is_asked():
+        return None
+    try:
+        from occupancy.instrumentation import exporting  # imports the SDK
+
+        return exporting.new_provider()
+    except Exception as error:  # of an exporter, or over a value of the environment
+        _guard.tell(f"spans are not exported: {error}")
+        return None
+
+
 def _switch_to(provider: Any) -> None:
+    for switched in tuple(_switched):  # they go to the provider before, which keeps what it has
+        switched.withdraw()
     if not hasattr(provider, "add_span_processor"):
         return  # not an SDK's provider: its spans never leave the process
-    for switched in tuple(_switched):  # they go to the provider before
-        switched.withdraw()
     from opentelemetry.instrumentation import httpx
 
     for name in INSTRUMENTORS:
-        _switch_on(getattr(httpx, name)())
+        _switch_on(getattr(httpx, name)(), provider)
 
 
 @_guard.guarded
-def _switch_on(instrumentor: Any) -> None:
+def _switch_on(instrumentor: Any, provider: Any) -> None:
     module = instrumentor._module
     if module is None or module.__name__ != instrumentor._module_name:
         return  # not installed, or httpx is another name of httpx2
     if not instrumentor.is_instrumented_by_opentelemetry:
-        _switched.append(Switched(instrumentor))
+        _switched.append(Switched(instrumentor, provider))
 
 
 def detach() -> None:
