@@ -10,7 +10,7 @@ class InputError(OccupancyError, ValueError):
 
 
 class ReadError(OccupancyError):
-    """A file could not be read as calls; the message names the file and the first bad place."""
+    """A file or a backend could not be read as calls; the message names it and the first bad place."""
 
 
 class DependencyError(OccupancyError, ImportError):

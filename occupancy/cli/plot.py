@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from occupancy.cli.reading import read_file, select_option
 from occupancy.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,13 +18,13 @@ SUFFIXES = (".png", ".svg", ".pdf")
 @click.command()
 @click.argument("file")
 @click.option("-o", "--out", required=True, metavar="PICTURE", help="File to write: .png, .svg or .pdf.")
+@select_option
 @click.option("--title", default="Calls in flight", help="Line above the picture.")
-def command(file: str, out: str, title: str) -> None:
-    """Draw the calls of a FILE, a journal or a CSV, as a picture: calls in flight over time."""
-    from occupancy.reading import read
+def command(file: str, out: str, select: str | None, title: str) -> None:
+    """Draw the calls of a FILE (as `occupancy show` reads it) as a picture: calls in flight over time."""
     from occupancy.views.step_plot import compare_plot
 
-    save(out, lambda: compare_plot([(title, read(file).columns())]))
+    save(out, lambda: compare_plot([(title, read_file(file, select).columns())]))
     click.echo(out)
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from occupancy.cli.reading import read_file, select_option
+
 if TYPE_CHECKING:
     from occupancy.call import Call
     from occupancy.log import OccupancyLog
@@ -17,13 +19,16 @@ FEW = 5
 
 @click.command()
 @click.argument("file")
+@select_option
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON; units are in the names.")
 @click.option("--width", type=click.IntRange(60, 1000), default=80, show_default=True, help="Columns.")
-def command(file: str, as_json: bool, width: int) -> None:
-    """Sum up the calls of a FILE, a journal or a CSV, and say what holds the program back."""
-    from occupancy.reading import read
+def command(file: str, select: str | None, as_json: bool, width: int) -> None:
+    """Sum up the calls of a FILE and say what holds the program back.
 
-    log = read(file)
+    FILE is a journal, a CSV or a trace (OTLP, Jaeger or Phoenix), or the address of a backend, such as
+    jaeger+http://localhost:16686?service=agent&since=1h or phoenix+http://localhost:6006?project=default.
+    """
+    log = read_file(file, select)
     click.echo(json.dumps(to_json(log, file), indent=2) if as_json else to_text(log, width))
 
 

@@ -1,6 +1,5 @@
 """What the request and the response say of a call: where it goes, what for, and what the server asks."""
 
-import functools
 import itertools
 import math
 import re
@@ -9,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from occupancy.call import Call, Kind
+from occupancy.call import Call
+from occupancy.kinds import kind_of
 from occupancy.settings import Settings
 
 BODY_EDGE = 512
@@ -17,20 +17,6 @@ BODY_EDGE = 512
 
 _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
 
-_GENERATE = re.compile(
-    r"/(?:chat/completions|completions?|responses|messages|embeddings?|embed|rerank|images/generations"
-    r"|audio/(?:speech|transcriptions)|v\d+/chat|api/chat|invoke|invoke-with-response-stream|converse|converse-stream)$"
-    r"|/(?:api/)?generate(?:_stream)?(?:/(?!tool)|$)"  # a step below it that is named as a tool is one
-    r"|:(?:generateContent|streamGenerateContent|embedContent|batchEmbedContents|predict|rawPredict|streamRawPredict)$"
-)
-_TELEMETRY_PATH = re.compile(
-    r"/traces/ingest$|/api/public/(?:ingestion|otel/)|/runs/(?:batch|multipart)$|/v1/(?:traces|metrics|logs)$"
-    r"|/api/\d+/(?:envelope|store)/?$"
-)
-_TELEMETRY_HOST = re.compile(
-    r"(?:^|\.)(?:smith\.langchain\.com|langfuse\.com|posthog\.com|ingest\.sentry\.io|ingest\.us\.sentry\.io"
-    r"|datadoghq\.com|honeycomb\.io|logfire-(?:us|eu|api)\.pydantic\.dev)(?::\d+)?$"
-)
 _KEYS = ("x-api-key", "api-key", "x-goog-api-key")
 _REQUEST_LIMITS = (
     ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests"),
@@ -55,16 +41,6 @@ _RESPONSE_HEADERS = {
         "retry-after", "retry-after-ms", *_LIMITS,
     )
 }  # fmt: skip
-
-
-@functools.lru_cache(maxsize=1024)  # a program asks few targets, each many times
-def kind_of(host: str, path: str, exclude: tuple[re.Pattern[str], ...] = ()) -> Kind:
-    """What a call to `host` and `path` is for; `exclude` is searched in both, joined."""
-    if any(pattern.search(host + path) for pattern in exclude):
-        return Kind.OTHER
-    if _TELEMETRY_PATH.search(path) or _TELEMETRY_HOST.search(host):
-        return Kind.OTHER
-    return Kind.GENERATE if _GENERATE.search(path) else Kind.TOOL
 
 
 def model_of(body: bytes | None) -> str | None:

@@ -1,0 +1,146 @@
+"""Spans as calls: those that are selected, each with what its own span and the ones above say of it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from occupancy.call import Call, Kind, Outcome
+from occupancy.errors import ReadError
+from occupancy.formats import span_fields
+from occupancy.formats.recording import Recording
+from occupancy.formats.selection import Selection
+from occupancy.formats.span_kinds import Tree, is_http, is_inference, is_step
+from occupancy.formats.spans import Span, Spans, hex_id
+from occupancy.formats.times import FAR_NS
+from occupancy.kinds import kind_of
+
+ORIGIN = "occupancy.origin_unix_ns"
+"""Attribute of a resource: when the log began that its spans are from."""
+
+
+def to_recording(found: Spans, selection: Selection, name: str) -> Recording:
+    """Make calls of the spans that are selected.
+
+    Args:
+        found: What a reader gave.
+        selection: Which of them count.
+        name: Where they are from, for messages.
+
+    Returns:
+        The calls on a clock that shows Unix time. Second 0 is the first start, or where our own log began.
+
+    Raises:
+        ReadError: There are spans, and none is a call.
+    """
+    tree = Tree(found.spans)
+    chosen = sorted(selection.spans(found.spans, tree), key=lambda span: span.start_ns)
+    if found.spans and not chosen and selection.is_default:
+        raise ReadError(
+            f"{name}: none of its {len(found.spans)} spans is a client's request or a request to a model; "
+            "--select all counts every span"
+        )
+    recording = Recording(bad_rows=list(found.bad_rows))
+    made: list[tuple[Span, Call]] = []
+    for span in chosen:
+        try:
+            made.append((span, _to_call(span, tree)))
+        except (ValueError, TypeError) as error:
+            recording.bad_rows.append(f"{name}: span {span.span_id or span.name!r}: {error}")
+    _number(made, tree)
+    _count_tokens(made, tree)
+    recording.calls = [call for _, call in made]
+    origins = [span_fields.whole(span.resource.get(ORIGIN), FAR_NS) for span, _ in made]
+    known = [origin for origin in origins if origin is not None]
+    first_ns = min((call.start_ns for call in recording.calls), default=0)
+    recording.origin_ns = recording.origin_unix_ns = min([first_ns, *known])
+    return recording
+
+
+def _to_call(span: Span, tree: Tree) -> Call:
+    own = span_fields.own_fields(span)
+    model_span = span if is_inference(span) else _model_above(span, tree)
+    target = span_fields.target(span)
+    fields: dict[str, Any] = {
+        "trace_id": hex_id(span.trace_id, 32),
+        "span_id": hex_id(span.span_id, 16),
+        "parent_span_id": hex_id(span.parent_id, 16),
+        "run": span.trace_id,
+        "label": _label(span, tree),
+        "kind": _kind(span, model_span, target),
+        "client": span_fields.client(span),
+        "thread": span_fields.text(span.attributes.get("thread.name")),
+        "pid": span_fields.whole(span.resource.get("process.pid")) or 0,
+        "attempt": span_fields.whole(span.attributes.get("http.request.resend_count"), 2**15) or 0,
+        "model": None if model_span is None else span_fields.model(model_span),
+        "call_stack": span_fields.call_stack(span),
+        **target,
+        **span_fields.result(span),
+        **(span_fields.tokens(span) if span is model_span else {}),
+    }
+    stamps = span_fields.own_stamps(span) if "outcome" in own else span_fields.others_stamps(span)
+    return Call(**{**fields, **own, **stamps})
+
+
+def _kind(span: Span, model_span: Span | None, target: dict[str, Any]) -> Kind:
+    if model_span is not None:
+        return Kind.GENERATE
+    if is_http(span):
+        return kind_of(target["host"] or "", target["path"] or "")
+    return Kind.TOOL
+
+
+def _model_above(span: Span, tree: Tree) -> Span | None:
+    return next((above for above in tree.ancestors(span) if is_inference(above)), None) if is_http(span) else None
+
+
+def _label(span: Span, tree: Tree) -> str | None:
+    """The step that a call belongs to: a request's is the model, agent or tool above it, else the span it is under."""
+    if is_http(span):
+        above = list(tree.ancestors(span))
+        step = next((ancestor for ancestor in above if is_step(ancestor)), above[0] if above else None)
+        if step is not None:
+            return step.name or None
+    return span.name or None
+
+
+def _number(made: list[tuple[Span, Call]], tree: Tree) -> None:
+    """Number the calls: as their log did where they are all of one, else in the order of their starts."""
+    ids = [call.call_id for _, call in made]
+    if 0 not in ids and len(set(ids)) == len(ids):
+        for _, call in made:
+            call.logical_id = call.logical_id or call.call_id
+        return
+    firsts: dict[Any, int] = {}
+    latest: dict[int, Call] = {}
+    for number, (span, call) in enumerate(made, start=1):
+        call.call_id = number
+        if call.logical_id:
+            process = (span.resource.get("service.instance.id"), call.pid, call.run)
+            call.logical_id = firsts.setdefault((*process, call.logical_id), number)
+            continue
+        call.logical_id = number
+        above = _model_above(span, tree)
+        if above is not None:
+            _join(call, latest.get(id(above)))
+            latest[id(above)] = call
+
+
+def _join(call: Call, before: Call | None) -> None:
+    """A request under a GenAI span is a further attempt where the one before it had failed or was sent elsewhere."""
+    if before is None or before.end_ns is None or call.start_ns < before.end_ns:
+        return
+    if before.outcome != Outcome.OK or (before.status is not None and before.status >= 300):
+        call.logical_id = before.logical_id
+        call.attempt = call.attempt or before.attempt + 1
+
+
+def _count_tokens(made: Iterable[tuple[Span, Call]], tree: Tree) -> None:
+    """A GenAI span's tokens belong to the last of the requests below it: each token counts once."""
+    last: dict[int, tuple[Span, Call]] = {}
+    for span, call in made:
+        above = _model_above(span, tree)
+        if above is not None:
+            last[id(above)] = (above, call)
+    for above, call in last.values():
+        found = span_fields.tokens(above)
+        call.input_tokens = found["input_tokens"] if call.input_tokens is None else call.input_tokens
+        call.output_tokens = found["output_tokens"] if call.output_tokens is None else call.output_tokens

@@ -1,0 +1,107 @@
+"""What a span is: an HTTP or RPC client's, a model's, an agent's; and which of several nested ones is the call."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from occupancy.formats.spans import Span
+
+GENERATING = frozenset({"chat", "generate_content", "text_completion", "completion", "embeddings", "call_llm"})
+"""Values of `gen_ai.operation.name` for one request to a model; the others are agents, tools and look-ups."""
+MODEL_TYPES = frozenset({"llm", "embedding", "reranker", "generation", "chat", "completion", "rerank"})
+"""The same for `openinference.span.kind`, `langfuse.observation.type` and `llm.request.type`, in lower case."""
+_TYPE_NAMES = ("openinference.span.kind", "langfuse.observation.type", "llm.request.type")
+_STEP_NAMES = ("gen_ai.operation.name", *_TYPE_NAMES, "traceloop.span.kind", "gen_ai.agent.name", "gen_ai.tool.name")
+_SERVED = ("http.route", "http.target", "http.server_name", "client.address", "url.path")
+"""What a server says of a request, and a client does not."""
+
+
+def first(attributes: Any, *names: str) -> Any:
+    """The first of these attributes that is there and not empty, or None."""
+    for name in names:
+        value = attributes.get(name)
+        if value is not None and value != "":
+            return value
+    return None
+
+
+def is_client(span: Span) -> bool:
+    """Whether a span is a client's: of kind CLIENT, or, where kinds are not told, one of an HTTP client."""
+    return span.kind == "client" if span.kind is not None else is_http(span)
+
+
+def is_http(span: Span) -> bool:
+    """Whether a span is one HTTP or RPC request, seen by its client."""
+    attributes = span.attributes
+    if "occupancy.call_id" in attributes:
+        return True
+    http = first(attributes, "http.request.method", "http.method") is not None
+    url = first(attributes, "url.full", "http.url") is not None
+    if span.kind is None:
+        return http and url and first(attributes, *_SERVED) is None
+    return span.kind == "client" and (http or url or first(attributes, "rpc.system", "rpc.system.name") is not None)
+
+
+def is_inference(span: Span) -> bool:
+    """Whether a span is one request to a model, as GenAI instrumentations see it."""
+    attributes = span.attributes
+    operation = attributes.get("gen_ai.operation.name")
+    if operation is not None:
+        return operation in GENERATING
+    kinds = [str(attributes[name]).lower() for name in _TYPE_NAMES if attributes.get(name) is not None]
+    if kinds:
+        return kinds[0] in MODEL_TYPES
+    if "traceloop.span.kind" in attributes:
+        return False
+    return first(attributes, "gen_ai.request.model", "llm.request.model") is not None
+
+
+def is_step(span: Span) -> bool:
+    """Whether a span is a step that a reader knows by its name: a model, an agent, a tool."""
+    return is_inference(span) or first(span.attributes, *_STEP_NAMES) is not None
+
+
+def is_call(span: Span) -> bool:
+    """Whether a span is a call, unless another one below it is."""
+    return is_http(span) or is_inference(span)
+
+
+class Tree:
+    """Spans with their ancestors.
+
+    Args:
+        spans: In any order; an ancestor that is missing ends the way up.
+    """
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self._by_id = {(span.trace_id, span.span_id): span for span in spans if span.span_id is not None}
+
+    def parent(self, span: Span) -> Span | None:
+        """The span above, or None."""
+        return self._by_id.get((span.trace_id, span.parent_id)) if span.parent_id is not None else None
+
+    def ancestors(self, span: Span) -> Iterator[Span]:
+        """The spans above in the same process, the nearest first: not beyond the span of a request that it serves."""
+        seen = {id(span)}
+        above: Span | None = span
+        while above is not None and above.kind not in ("server", "consumer"):
+            above = self.parent(above)
+            if above is None or id(above) in seen:  # spans that are above each other: a broken file
+                return
+            seen.add(id(above))
+            yield above
+
+    def leaves(self, spans: Iterable[Span], wanted: Callable[[Span], bool]) -> list[Span]:
+        """Those that are wanted and have no wanted one below them in the same process.
+
+        A GenAI span above the HTTP span of one call, or a wrapper's span above the wrapped one's, is thereby left out.
+        """
+        candidates = [span for span in spans if wanted(span)]
+        chosen, above, visited = {id(span) for span in candidates}, set(), set()
+        for span in candidates:
+            for ancestor in self.ancestors(span):
+                if id(ancestor) in chosen:
+                    above.add(id(ancestor))
+                if id(ancestor) in visited:  # what lies above it is known
+                    break
+                visited.add(id(ancestor))
+        return [span for span in candidates if id(span) not in above]
