@@ -238,10 +238,10 @@ def _more(log: OccupancyLog) -> list[str]:
     path = log.journal.path
     if not path.is_file() or not path.stat().st_size:
         return []
-    return [f"more: occupancy show {shlex.quote(_short(str(path)))}"]
+    return [f"more: occupancy show {shlex.quote(short_path(str(path)))}"]
 
 
-def _short(path: str) -> str:
+def short_path(path: str) -> str:
     """Give a path as it is shortest from where the program is now."""
     with suppress(OSError, ValueError):  # its folder is gone; another drive
         return min(os.path.abspath(path), os.path.relpath(path), key=len)

@@ -20,10 +20,12 @@ class FollowedFile:
 
     Args:
         path: The file.
+        skip_bytes: What is left out of it, from its begin.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, skip_bytes: int = 0) -> None:
         self._path = path
+        self._skip_bytes = skip_bytes
         self._sources: list[_Source] = []
 
     @property
@@ -56,7 +58,8 @@ class FollowedFile:
                 return
             if not stat.S_ISREG(found.st_mode):
                 raise ReadError(f"cannot read {self._path!r}: it is no regular file")
-            self._sources.append(_Source(self._path))
+            self._sources.append(_Source(self._path, self._skip_bytes))
+            self._skip_bytes = 0
         except FileNotFoundError:  # not there yet, or just about to be replaced
             return
         while len(self._sources) > FILES:
@@ -66,9 +69,10 @@ class FollowedFile:
 class _Source:
     """One open file, and how far it is read."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, position: int) -> None:
         self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         self._forget()
+        self.position = position
 
     def _forget(self) -> None:
         self.position = 0

@@ -1,6 +1,7 @@
 """`occupancy run`."""
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from occupancy import capture, reporting
+from occupancy import _guard, capture, reporting
 from occupancy.call import Call
 from occupancy.cli import program as programs
 from occupancy.errors import InputError
@@ -23,10 +24,18 @@ from occupancy.settings import Settings, read_settings
 @click.option("--journal", metavar="FILE", help="Where the calls go, instead of a new occupancy-*.jsonl here.")
 @click.option("--otlp", metavar="URL", help="Export the calls as spans to the OTLP collector that listens there.")
 @click.option("--no-report", is_flag=True, help="Say nothing at the end.")
+@click.option("--live", is_flag=True, help="Show what is in flight now, in the last row of the terminal.")
 @click.argument("program")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(
-    *, as_module: bool, journal: str | None, otlp: str | None, no_report: bool, program: str, args: tuple[str, ...]
+    *,
+    as_module: bool,
+    journal: str | None,
+    otlp: str | None,
+    no_report: bool,
+    live: bool,
+    program: str,
+    args: tuple[str, ...],
 ) -> Callable[[], int]:
     """Run a Python PROGRAM as it is, and trace its calls.
 
@@ -34,10 +43,13 @@ def command(
     are as under python. The calls go to a journal as they happen; a report on stderr at the end names it.
 
     Traced is the process itself, with what it forks. Programs that it starts are not traced.
+
+    --live is for programs that print line by line; of one that draws on the whole screen, `occupancy watch` shows the
+    journal in another terminal.
     """
     settings = read_settings()
     log = OccupancyLog()
-    log.journal = _journal(journal or settings.journal)
+    log.journal = late_journal = _journal(journal or settings.journal)
     if otlp is not None:
         from occupancy.instrumentation import destination
 
@@ -52,6 +64,8 @@ def command(
             return error.exit_code
         if settings.enabled:
             _record(log, settings, with_report=not no_report)
+            if live:
+                _show_beside(late_journal.path)
         _forget_click()
         programs.run(found)
         return 0
@@ -64,6 +78,14 @@ def _record(log: OccupancyLog, settings: Settings, *, with_report: bool) -> None
     capture.instrument(log)
     if with_report and settings.report:
         reporting.report_at_exit()
+
+
+def _show_beside(journal: Path) -> None:
+    from occupancy.cli.live_line import show_beside
+
+    if not _guard.guarded(show_beside)(journal):
+        more = f"occupancy watch {shlex.quote(reporting.short_path(str(journal)))}"
+        reporting.tell(f"occupancy: --live needs a terminal; from another one: {more}")
 
 
 def _forget_click() -> None:

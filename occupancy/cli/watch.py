@@ -18,7 +18,8 @@ from occupancy.cli.following import PIECE_BYTES, FollowedFile
 from occupancy.errors import ReadError
 from occupancy.formats.journal_lines import PREFIX, Clock, Tail
 from occupancy.journal import boot_id
-from occupancy.views.live import NARROWEST, OPEN_ROWS, LiveCalls, frame, to_json
+from occupancy.views.live import NARROWEST, OPEN_ROWS, LiveCalls, Snapshot, frame, to_json
+from occupancy.views.status_line import status_line
 from occupancy.views.text import count, plain, shorten
 
 FIXED_LINES = 13
@@ -121,14 +122,15 @@ class Watched:
 
     Args:
         path: The file; it may come later.
+        skip_bytes: What is left out of it, from its begin.
 
     Raises:
         ReadError: It is there, and is no journal or cannot be read.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, skip_bytes: int = 0) -> None:
         self._path = path
-        self._file = FollowedFile(path)
+        self._file = FollowedFile(path, skip_bytes)
         self._tail = Tail(path, Clock(boot_id(), time.time_ns() - time.monotonic_ns()))
         self._calls = LiveCalls()
         self._is_journal = False
@@ -150,18 +152,24 @@ class Watched:
         while self.read():
             pass
 
+    def line(self, now_ns: int, width: int) -> str:
+        """Say what is known now in one line."""
+        return status_line(self._snapshot(now_ns), now_ns, width)
+
     def frame(self, now_ns: int, width: int, rows: int = OPEN_ROWS) -> Text:
         """Draw what is known now."""
-        self._calls.look_for_processes(now_ns, self._is_running)
         state = self._state()
         heading = Text(f"{shorten(plain(self._path), width - len(state) - 2)}: {state}", style="dim")
-        return Text("\n").join([heading, frame(self._calls.snapshot(now_ns), now_ns, width, rows, self._notes())])
+        return Text("\n").join([heading, frame(self._snapshot(now_ns), now_ns, width, rows, self._notes())])
 
     def json(self, now_ns: int) -> str:
         """Give what is known now as one line of JSON."""
-        self._calls.look_for_processes(now_ns, self._is_running)
         head = {"file": self._path, "found": self._file.found, "n_processes": self._tail.processes}
-        return json.dumps({**head, **to_json(self._calls.snapshot(now_ns), now_ns), "n_bad_lines": self._tail.bad})
+        return json.dumps({**head, **to_json(self._snapshot(now_ns), now_ns), "n_bad_lines": self._tail.bad})
+
+    def _snapshot(self, now_ns: int) -> Snapshot:
+        self._calls.look_for_processes(now_ns, self._is_running)
+        return self._calls.snapshot(now_ns)
 
     def _state(self) -> str:
         if not self._file.found:

@@ -267,10 +267,10 @@ def _row(call: Call, now_ns: int) -> tuple[str, str, str, str]:
     label = NO_LABEL if call.label is None else shorten(plain(call.label), 18)
     request = f"{call.method or ''} {call.host or ''}{call.path or ''}".strip()
     site = "-" if call.call_site is None else str(call.call_site)
-    return _age(max(now_ns - call.start_ns, 0)), label, shorten(plain(request), 32) or "-", plain(site)
+    return age(max(now_ns - call.start_ns, 0)), label, shorten(plain(request), 32) or "-", plain(site)
 
 
-def _age(ns: int) -> str:
+def age(ns: int) -> str:
     """Give an age in a unit that stands still: tenths of a second, then minutes or hours."""
     tenths = ns // (SECOND_NS // 10)
     if tenths < 600:

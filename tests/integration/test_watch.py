@@ -115,6 +115,16 @@ def test_of_files_that_were_replaced_the_newest_stay_open(tmp_path: Path) -> Non
     assert len(file._sources) == following.FILES
 
 
+def test_the_begin_may_be_left_out_of_a_file_but_not_of_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    file = FollowedFile(str(path), skip_bytes=8)
+    path.write_bytes(b"old\nold\nnew\n")
+    assert read_all(file) == b"new\n"
+    path.rename(tmp_path / "f.1")
+    path.write_bytes(b"another\n")
+    assert read_all(file) == b"another\n"
+
+
 def test_what_is_no_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match="no regular file"):
         FollowedFile(str(tmp_path)).read()
