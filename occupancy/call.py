@@ -86,6 +86,9 @@ class Call:
     after: str | None = None
     """Labels of the steps whose results this one needs, one a line, as `occupancy.label(..., after=...)` declares them;
     None where nothing is declared."""
+    needs: int | None = None
+    """`logical_id` of the newest call whose response was the first to say something that this request repeats; 0 where
+    there is none, None where nobody looked: see `OCCUPANCY_DEPENDENCE`."""
     async_task: str | None = None
     """Name of the asyncio or trio task that made the call."""
     thread: str | None = None

@@ -1,6 +1,7 @@
 """Switching the capture on and off, and the process's log."""
 
 import atexit
+import dataclasses
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,13 +23,14 @@ def process_log() -> OccupancyLog | None:
     return _process_log
 
 
-def instrument(log: OccupancyLog | None = None) -> OccupancyLog:
+def instrument(log: OccupancyLog | None = None, *, dependence: bool | None = None) -> OccupancyLog:
     """Record every call of this process from now on.
 
     Clients made before and after are seen, and clients imported later. Repeats are harmless.
 
     Args:
         log: What the process's log is to be; by default a new one, which streams to `OCCUPANCY_JOURNAL`.
+        dependence: Whether to look for signs that one call needs another; by default what `OCCUPANCY_DEPENDENCE` says.
 
     Returns:
         The process's log: the same one each time.
@@ -37,7 +39,7 @@ def instrument(log: OccupancyLog | None = None) -> OccupancyLog:
         InputError: `OCCUPANCY_JOURNAL` names a file that cannot be opened, or the process has another log already.
     """
     global _process_log
-    settings = read_settings()
+    settings = _settings(dependence)
     if _process_log is None:
         _process_log = OccupancyLog(journal=settings.journal) if log is None else log
     elif log not in (None, _process_log):
@@ -59,12 +61,16 @@ def uninstrument() -> None:
 
 
 @contextmanager
-def record(capacity: int = 100_000, journal: str | os.PathLike[str] | None = None) -> Iterator[OccupancyLog]:
+def record(
+    capacity: int = 100_000, journal: str | os.PathLike[str] | None = None, *, dependence: bool | None = None
+) -> Iterator[OccupancyLog]:
     """Record the calls that start in a block, in any thread or task, in a log of its own.
 
     Args:
         capacity: Calls kept, the newest.
         journal: A file to append each start and end to, as they happen.
+        dependence: Whether to look for signs that one call needs another, from now on until nothing records; by default
+            what `OCCUPANCY_DEPENDENCE` says.
 
     Yields:
         The log. It goes on to count the calls that are in flight when the block ends, to their ends.
@@ -73,11 +79,16 @@ def record(capacity: int = 100_000, journal: str | os.PathLike[str] | None = Non
         InputError: `capacity` is below 1, or the journal cannot be opened.
     """
     log = OccupancyLog(capacity, journal)
-    record_into(log)
+    record_into(log, _settings(dependence))
     try:
         yield log
     finally:
         stop_recording(log)
+
+
+def _settings(dependence: bool | None) -> Settings:
+    settings = read_settings()
+    return settings if dependence is None else dataclasses.replace(settings, dependence=dependence)
 
 
 def record_into(log: OccupancyLog, settings: Settings | None = None, *, first: bool = False) -> None:

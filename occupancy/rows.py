@@ -20,17 +20,18 @@ TABLE_LIMIT = 2**16 - 2
 """Distinct values a column of strings keeps, besides None and `other`."""
 
 LONGS = (
-    "call_id", "logical_id", "start_ns", "headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns", "end_ns",
-    "released_ns", "client_ns", "gate_ns", "pool_ns", "connect_ns", "tls_ns", "send_ns", "wait_ns", "receive_ns",
-    "request_bytes", "bytes_received", "max_gap_ns", "max_gap_after_ns", "limit_tokens",
+    "call_id", "logical_id", "start_ns", "headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns",
+    "end_ns", "released_ns", "client_ns", "gate_ns", "pool_ns", "connect_ns", "tls_ns", "send_ns", "wait_ns",
+    "receive_ns", "request_bytes", "bytes_received", "max_gap_ns", "max_gap_after_ns", "limit_tokens",
     "remaining_tokens",
 )  # fmt: skip
 SHORTS = (
     "pid", "in_flight_start", "in_flight_end", "limit_requests", "remaining_requests", "chunks", "input_tokens",
-    "output_tokens",
+    "output_tokens", "needs",
 )  # fmt: skip
+"""Integers of four bytes: what is larger is kept as the largest."""
 SMALLS = ("attempt", "status", "siblings", "chunks_after_gap")
-"""Integers of two bytes: what is larger is kept as the largest."""
+"""The same, of two bytes."""
 FLAGS = ("connection_reused", "idempotency_key", "sync_in_event_loop")
 FLOATS = ("retry_after_s",)
 NAMES = (

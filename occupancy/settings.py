@@ -34,6 +34,8 @@ class Settings:
     """`OCCUPANCY_REQUEST_ID`: whether the server's request id is kept."""
     key_id: bool = True
     """`OCCUPANCY_KEY_ID`: whether the key is told apart from others, by 8 hex digits of its hash."""
+    dependence: bool = False
+    """`OCCUPANCY_DEPENDENCE`: whether bodies are looked at for signs that one call needs another."""
     journal: str | None = None
     """`OCCUPANCY_JOURNAL`: a file to stream calls to."""
     exclude: tuple[re.Pattern[str], ...] = ()

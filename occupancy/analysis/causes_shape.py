@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from occupancy.analysis.critical_path import Basis, Node, SerialGroup
 from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Finding, place_of, sites_of
-from occupancy.analysis.overlap import Basis, RunOverlap
+from occupancy.analysis.overlap import RunOverlap
 from occupancy.analysis.steps import Int64
 from occupancy.analysis.unit_counts import UnitCounts
 from occupancy.analysis.units import Unit
@@ -22,6 +23,8 @@ IDLE_SHARE = 0.5
 """Share of the wall with nothing in flight from which on calls are not what the time goes into."""
 WAIT_SHARE = 0.2
 """Share of the steps' time that the first branch must wait for the last before it is more than scatter."""
+SHOWN = 2
+"""Needs that a sentence names."""
 HANDOFF_SHARE = 0.25
 """A step that starts because another has ended starts within this share of the wait."""
 
@@ -57,15 +60,28 @@ def find_serial(unit: Unit, shape: Cause, overlap: list[RunOverlap]) -> list[Fin
         return []
     worth = [part for part in overlap if _is_worth_it(part)]
     if not worth:
-        return [_serial_by_need(unit)]
+        return [_serial_by_need(unit, [need for part in overlap for need in part.needs])]
     return [_serial_without_need(shape, part) for part in worth]
 
 
-def _serial_by_need(unit: Unit) -> Finding:
+def _serial_by_need(unit: Unit, needs: list[tuple[Node, Node]]) -> Finding:
+    told = dict.fromkeys(_need(later, earlier) for later, earlier in needs)
+    others = "each" if not needs else "each other" if len(needs) < unit.n_logical - 1 else ""
+    reasons = [
+        f"{' and '.join(list(told)[:SHOWN])}, as requests show" if told else "",
+        f"{others} may need the one before" if others else "",
+    ]
     return Finding(
         Cause.SERIAL,
-        f"{unit.n_logical} calls ran one after another{_at(sites_of(unit.frames))}; each may need the one before",
-        {"calls": unit.n_logical, "wall_ms": unit.steps.wall_ns / MS, "peak": unit.steps.peak, "gain_ms": 0.0},
+        f"{unit.n_logical} calls ran one after another{_at(sites_of(unit.frames))}; "
+        + "; ".join(filter(None, reasons)),
+        {
+            "calls": unit.n_logical,
+            "wall_ms": unit.steps.wall_ns / MS,
+            "peak": unit.steps.peak,
+            "gain_ms": 0.0,
+            "shown_needs": len(needs),
+        },
         sites_of(unit.frames),
         "where a step does not need the one before, start both at once, or say so with label(..., after=...)",
         (unit.name,),
@@ -73,15 +89,23 @@ def _serial_by_need(unit: Unit) -> Finding:
     )
 
 
+def _need(later: Node, earlier: Node) -> str:
+    """Name two steps by their labels, or where those are the same, by their lines."""
+    if later.step == earlier.step:
+        return f"{later.label or 'a call'} needs the one before"
+    names = [node.label for node in (later, earlier)]
+    if None in names or names[0] == names[1]:
+        names = ["a call" if node.frame is None else place_of(node.frame) for node in (later, earlier)]
+    return f"{names[0]} needs {names[1]}"
+
+
 def _serial_without_need(shape: Cause, part: RunOverlap) -> Finding:
     group = part.groups[0]
-    at, doubt = _at(group.call_sites), ""
-    if group.basis is Basis.POSSIBLE:
-        doubt = ", if none needs another" if len(group.labels) > 2 or group.n > 2 else ", if neither needs the other"
+    at = _at(group.call_sites)
     return Finding(
         shape,
         f"{_named(group.labels, group.n)} ran one after another{at}; overlapped, about {part.bound_ms / 1e3:.2f} s "
-        f"instead of {part.wall_ms / 1e3:.2f} s{doubt}",
+        f"instead of {part.wall_ms / 1e3:.2f} s{_doubt(group)}",
         {
             "calls": group.n,
             "wall_ms": part.wall_ms,
@@ -91,10 +115,20 @@ def _serial_without_need(shape: Cause, part: RunOverlap) -> Finding:
             "overlapped_ms": group.overlapped_ms,
         },
         group.call_sites,
-        "start them at once (asyncio.gather, a task group, an executor) and wait for all",
+        "start them at once (asyncio.gather, a task group, an executor) and wait for all"
+        + ("; to look for needs first: OCCUPANCY_DEPENDENCE=1" if group.basis is Basis.POSSIBLE else ""),
         (part.run,),
         part.gain_ms,
     )
+
+
+def _doubt(group: SerialGroup) -> str:
+    are_two = len(group.labels) <= 2 and group.n <= 2
+    if group.basis is Basis.POSSIBLE:
+        return ", if neither needs the other" if are_two else ", if none needs another"
+    if group.basis is Basis.NO_SIGN:
+        return "; neither request shows a need of the other" if are_two else "; no request shows a need of another"
+    return ""
 
 
 def _at(frames: tuple[Frame, ...]) -> str:

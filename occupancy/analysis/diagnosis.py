@@ -20,7 +20,7 @@ from occupancy.analysis.columns import Columns
 from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Diagnosis, Finding, Verdict, merged
 from occupancy.analysis.groups import CountedCalls
-from occupancy.analysis.overlap import MOST_CALLS, RunOverlap, overlap_of
+from occupancy.analysis.overlap import MOST_CALLS, RunOverlap, overlap_of, shown_needs
 from occupancy.analysis.unit_counts import UnitCounts, counts_of
 from occupancy.analysis.units import Unit, units
 
@@ -89,12 +89,13 @@ def _overlaps(found: list[Unit], largest: list[int]) -> tuple[dict[int, list[Run
         largest: Places of those that are looked at, those with the most calls first.
     """
     fit = [index for index in largest if found[index].certain and found[index].n > 1]
+    needs = shown_needs(found[0].calls) if found else {}
     overlaps, n_left, n_skipped = {}, MOST_OVERLAP_CALLS, 0
     for index in fit:
         if found[index].n > min(MOST_CALLS, n_left):
             n_skipped += 1
             continue
-        overlaps[index] = overlap_of(found[index])
+        overlaps[index] = overlap_of(found[index], needs=needs)
         n_left -= found[index].n
     return overlaps, n_skipped
 

@@ -235,6 +235,8 @@ def _renumbered(processes: list[_Process]) -> Iterator[Call]:
         for call in process.calls.values():
             call.call_id += shift
             call.logical_id += shift
+            if call.needs:
+                call.needs += shift
             yield call
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from occupancy.flight import note_collection
-from occupancy.instrumentation import attempts, httpx_hooks, provider
+from occupancy.instrumentation import attempts, evidence, httpx_hooks, provider
 from occupancy.instrumentation.imports import forget, when_imported
 from occupancy.instrumentation.patching import restore_methods
 from occupancy.settings import Settings
@@ -22,6 +22,8 @@ HOOKS: dict[str, Callable[[ModuleType], None]] = {
 def install(settings: Settings) -> None:
     """Hook the clients that are imported, and the others when they are. Repeats renew the settings and lost hooks."""
     attempts.settings = settings
+    if settings.dependence:
+        evidence.start()
     if note_collection not in gc.callbacks:
         gc.callbacks.append(note_collection)
     for name, put in HOOKS.items():
@@ -34,6 +36,7 @@ def remove() -> None:
     Bodies that are still read are stamped to their ends, which takes the note on collections; it costs nothing.
     """
     provider.detach()
+    evidence.stop()
     for name in HOOKS:
         forget(name)
     restore_methods()

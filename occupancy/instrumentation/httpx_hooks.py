@@ -17,7 +17,7 @@ from occupancy import _guard, caller
 from occupancy._guard import quietly
 from occupancy.call import Call
 from occupancy.flight import Flight
-from occupancy.instrumentation import attempts, exchange, provider, spans
+from occupancy.instrumentation import attempts, evidence, exchange, provider, spans
 from occupancy.instrumentation.attempts import Trail, continue_trail, current_trail, next_attempt, take_headers
 from occupancy.instrumentation.patching import Patch, replace_method
 from occupancy.instrumentation.phases import AsyncTrace, Phases, Trace
@@ -52,6 +52,7 @@ def begin(library: str, request: Any, *, is_async: bool) -> Trail | None:
         continue_trail(earlier, call)
     else:
         quietly(attempts.retries.link, call, retry_count)
+    quietly(evidence.note_request, call, request)
     trail = Trail(ledger.start(call), outer)
     if earlier is None:
         quietly(attempts.retries.remember, call)

@@ -6,7 +6,9 @@ from time import monotonic_ns
 from typing import Any
 
 from occupancy import _guard
+from occupancy._guard import quietly
 from occupancy.flight import Flight
+from occupancy.instrumentation import evidence
 
 CARRY = 64
 """Bytes of an unfinished line that are enough to know it by."""
@@ -72,7 +74,7 @@ class BodyStamps:
         headers: The response's headers, names in lower case.
     """
 
-    __slots__ = ("_flight", "_length", "_scanner")
+    __slots__ = ("_flight", "_length", "_reader", "_scanner")
 
     def __init__(self, flight: Flight, headers: Mapping[str, str]) -> None:
         self._flight = flight
@@ -80,6 +82,7 @@ class BodyStamps:
         encoded = headers.get("content-encoding", "identity") != "identity"
         is_events = headers.get("content-type", "").startswith("text/event-stream")
         self._scanner = EventScanner() if is_events and not encoded else None
+        self._reader = quietly(evidence.reader_of, flight.call, headers)
 
     @_guard.guarded
     def chunk(self, chunk: bytes) -> None:
@@ -89,6 +92,8 @@ class BodyStamps:
         if flight.ended:
             return
         flight.chunk(len(chunk), now_ns)
+        if self._reader is not None:
+            quietly(self._reader.feed, chunk)
         scanner = self._scanner
         if scanner is not None:
             scanner.feed(chunk)
@@ -96,16 +101,24 @@ class BodyStamps:
                 flight.call.first_event_ns = now_ns
         if (scanner is not None and scanner.last_seen) or flight.call.bytes_received == self._length:
             flight.complete()
+            self._end_reader()
 
     @_guard.guarded
     def complete(self) -> None:
         """The body has been read to its end."""
         self._flight.complete()
+        self._end_reader()
 
     @_guard.guarded
     def close(self) -> None:
         """The program closes the body."""
         self._flight.close()
+        self._end_reader()
+
+    def _end_reader(self) -> None:
+        if self._reader is not None:
+            reader, self._reader = self._reader, None
+            quietly(reader.end)
 
     @_guard.guarded
     def drop(self) -> None:

@@ -5,8 +5,9 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from occupancy.analysis.comparison import Change, Comparison
+from occupancy.analysis.critical_path import SerialGroup
 from occupancy.analysis.findings import Cause, Diagnosis, Finding, Verdict
-from occupancy.analysis.overlap import Overlap, RunOverlap, SerialGroup
+from occupancy.analysis.overlap import Overlap, RunOverlap
 from occupancy.call import Frame
 from occupancy.views.text import duration_of_ms, plain, shorten, table
 

@@ -64,6 +64,10 @@ FOUND_AT_LEAST = {
     "occupancy.instrumentation.stream.BodyStamps.drop",
     "occupancy.instrumentation.stream.BodyStamps.fail",
     "occupancy.instrumentation.stream.EventScanner.feed",
+    "occupancy.instrumentation.evidence.note_request",
+    "occupancy.instrumentation.evidence.reader_of",
+    "occupancy.instrumentation.evidence.Reader.feed",
+    "occupancy.instrumentation.evidence.Reader.end",
     "occupancy.instrumentation.spans.claim",
     "occupancy.instrumentation.spans.HeldEnd.__call__",
     "occupancy.instrumentation.provider.look_for_provider",
@@ -236,7 +240,7 @@ def test_each_function_of_ours_may_fail(
 ) -> None:
     stack = make_stack(library, flavour)
     expected = stack.run(program, stack)
-    with occupancy.record():
+    with occupancy.record(dependence=True):
         assert stack.run(program, stack) == expected
         found = reached(stack, functions)
         assert found.keys() >= FOUND_AT_LEAST

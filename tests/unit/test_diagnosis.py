@@ -63,6 +63,11 @@ def serial() -> list[Call]:
             call(900, 1100, 13)]  # fmt: skip
 
 
+def dependent() -> list[Call]:
+    """The same, and the second tool asks for what the first one found."""
+    return [dataclasses.replace(one, logical_id=n, needs=2 * (n == 3)) for n, one in enumerate(serial(), start=1)]
+
+
 def loop() -> list[Call]:
     return many(5, lambda n: call(100 * n, 100 * n + 95, 20))
 
@@ -237,6 +242,7 @@ def heartbeat() -> list[Call]:
 SERIAL, PARTLY, OVERLAPPED, ONE_CALL = Cause.SERIAL, Cause.PARTLY_OVERLAPPED, Cause.OVERLAPPED, Cause.ONE_CALL
 MATRIX: list[tuple[Callable[[], list[Call]], Cause, Cause | None, list[int]]] = [
     (serial, SERIAL, SERIAL, [11, 12]),
+    (dependent, SERIAL, SERIAL, [10, 11, 12, 13]),
     (loop, SERIAL, SERIAL, [20]),
     (chain, SERIAL, SERIAL, [30, 31, 32]),
     (heartbeat, SERIAL, SERIAL, [142]),
@@ -314,6 +320,35 @@ def test_the_numbers_of_the_reference_agent() -> None:
         "instead of 1.10 s, if neither needs the other"
     )
     assert (finding.numbers["gain_ms"], finding.cost_ms, finding.runs) == (350, 350, ("task Task-1",))
+
+
+def test_needs_that_requests_show_are_told_and_not_proposed_for_overlap() -> None:
+    [finding] = diagnosis_of(dependent()).findings
+    assert finding.sentence == (
+        "4 calls ran one after another at agent.py:10 and agent.py:11 and agent.py:12 and agent.py:13; "
+        "tool_fetch needs tool_search, as requests show; each other may need the one before"
+    )
+    assert (finding.numbers["gain_ms"], finding.numbers["shown_needs"]) == (0, 1)
+
+
+def test_needs_of_calls_of_one_label_are_told_by_lines_and_of_a_loop_by_its_label() -> None:
+    chained = [dataclasses.replace(one, label="llm", logical_id=n, needs=n - 1) for n, one in enumerate(chain(), 1)]
+    [finding] = diagnosis_of(chained).findings
+    assert finding.sentence.endswith(
+        "; agent.py:31 needs agent.py:30 and agent.py:32 needs agent.py:31, as requests show"
+    )
+    turns = [dataclasses.replace(one, logical_id=n, needs=n - 1) for n, one in enumerate(loop(), 1)]
+    [finding] = diagnosis_of(turns).findings
+    assert finding.sentence.endswith("at agent.py:20; ask needs the one before, as requests show")
+
+
+def test_looked_at_and_nothing_shown_the_finding_says_so() -> None:
+    calls = [dataclasses.replace(one, logical_id=n, needs=0) for n, one in enumerate(serial(), start=1)]
+    [finding] = diagnosis_of(calls).findings
+    assert finding.sentence.endswith("about 0.75 s instead of 1.10 s; neither request shows a need of the other")
+    assert finding.action.endswith("wait for all")
+    [finding] = diagnosis_of(serial()).findings
+    assert finding.action.endswith("; to look for needs first: OCCUPANCY_DEPENDENCE=1")
 
 
 def test_nothing_gives_nothing() -> None:
@@ -523,6 +558,7 @@ ANYTHING = st.builds(
     thread=st.sampled_from((None, "MainThread", "asyncio_0", "asyncio_1")),
     label=st.sampled_from((None, "a", "tool_b")),
     after=st.sampled_from((None, "a", "a\nb")),
+    needs=st.none() | st.integers(0, 4),
     siblings=st.none() | st.integers(1, 5),
     logical_id=st.integers(0, 4),
     attempt=st.integers(0, 2),

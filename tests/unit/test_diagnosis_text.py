@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from occupancy.analysis.columns import columns_of
 from occupancy.analysis.comparison import compare
+from occupancy.analysis.critical_path import Basis, SerialGroup
 from occupancy.analysis.diagnosis import diagnose
 from occupancy.analysis.findings import Cause, Diagnosis, Finding, Verdict
-from occupancy.analysis.overlap import Basis, Overlap, RunOverlap, SerialGroup, find_overlap
+from occupancy.analysis.overlap import Overlap, RunOverlap, find_overlap
 from occupancy.call import Call, Frame
 from occupancy.views.diagnosis_text import (
     comparison_text,
@@ -67,7 +68,7 @@ def test_the_reference_agent_at_exit() -> None:
         "  agent.py:12; overlapped, about 0.75 s instead of 1.10 s, if neither needs the\n"
         "  other\n"
         "  -> start them at once (asyncio.gather, a task group, an executor) and wait for\n"
-        "     all"
+        "     all; to look for needs first: OCCUPANCY_DEPENDENCE=1"
     )
 
 
@@ -79,7 +80,7 @@ def test_the_reference_agent_in_full() -> None:
         "   agent.py:12; overlapped, about 0.75 s instead of 1.10 s, if neither needs the\n"
         "   other\n"
         "   -> start them at once (asyncio.gather, a task group, an executor) and wait\n"
-        "      for all\n"
+        "      for all; to look for needs first: OCCUPANCY_DEPENDENCE=1\n"
         "   (calls 2, wall_ms 1100, bound_ms 750, gain_ms 350, serial_ms 700,\n"
         "    overlapped_ms 350)"
     )

@@ -80,6 +80,13 @@ def test_retries_stay_linked_when_calls_are_numbered_anew() -> None:
     assert [(call.call_id, call.logical_id) for call in journal_lines.read(text, "j").calls] == [(7, 7), (8, 8), (9, 8)]
 
 
+def test_what_a_call_needs_is_numbered_anew_with_it() -> None:
+    text = lines(PROCESS, a_call("start", "a", 7, start_ns=1), {**PROCESS, "process": "b"},
+                 {**a_call("start", "b", 1, start_ns=2), "needs": 0},
+                 {**a_call("start", "b", 2, start_ns=3), "needs": 1})  # fmt: skip
+    assert [call.needs for call in journal_lines.read(text, "j").calls] == [None, 0, 8]
+
+
 def test_a_torn_line_is_counted_and_the_next_writer_s_line_behind_it_is_kept() -> None:
     whole = lines(PROCESS, a_call("end", "a", 1, start_ns=1, end_ns=2, outcome="ok"))
     torn = whole + '{"event":"end","process":"a","ca' + lines(a_call("end", "a", 2, start_ns=3, end_ns=4, outcome="ok"))

@@ -125,7 +125,7 @@ def test_a_call_keeps_every_field_it_was_given() -> None:
         "error_type": "x", "retry_after_s": 1.5, "limit_requests": 1, "remaining_requests": 2, "limit_tokens": 2**40,
         "remaining_tokens": 4, "request_bytes": 5, "bytes_received": 6, "chunks": 7, "max_gap_ns": 8,
         "idempotency_key": True, "input_tokens": 9, "output_tokens": 10, "sync_in_event_loop": True, "attempt": 2,
-        "logical_id": 77,
+        "logical_id": 77, "needs": 76,
     }  # fmt: skip
     start(log, 4, **given_fields).complete()
     [call] = log.calls

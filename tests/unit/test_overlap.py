@@ -7,18 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from occupancy.analysis.columns import columns_of
-from occupancy.analysis.overlap import (
-    MOST_CALLS,
-    Basis,
-    Depends,
-    Node,
-    Overlap,
-    RunOverlap,
-    SerialGroup,
-    critical_path,
-    find_overlap,
-    stages_of,
-)
+from occupancy.analysis.critical_path import Basis, Depends, Node, SerialGroup, Step, critical_path, stages_of
+from occupancy.analysis.overlap import MOST_CALLS, Overlap, RunOverlap, find_overlap
 from occupancy.call import Call, Frame, Kind
 
 MS = 1_000_000
@@ -95,6 +85,75 @@ def test_what_is_shown_goes_before_what_is_usual() -> None:
     assert (shown.gain_ms, shown.groups) == (0, ())
     independent = only(overlap_of(agent(), {("tool_search", "tool_fetch"): False}))
     assert (independent.gain_ms, independent.groups[0].basis) == (350, Basis.SHOWN)
+
+
+def looked_at(calls: list[Call], **needs: str) -> list[Call]:
+    """The calls, numbered, with what their requests show: `fetch="search"`."""
+    number_of = {call.label: number for number, call in reversed(list(enumerate(calls, start=1)))}
+    for number, call in enumerate(calls, start=1):
+        call.logical_id, call.needs = number, number_of.get(needs.get(str(call.label)), 0)
+    return calls
+
+
+def test_what_a_request_shows_goes_before_what_is_usual() -> None:
+    run = only(overlap_of(looked_at(agent(), tool_fetch="tool_search")))
+    assert (run.gain_ms, run.groups) == (0, ())
+    assert [(later.label, earlier.label) for later, earlier in run.needs] == [("tool_fetch", "tool_search")]
+
+
+def test_that_a_request_shows_nothing_proves_nothing() -> None:
+    run = only(overlap_of(looked_at(agent())))
+    assert (run.gain_ms, run.groups[0].basis, run.needs) == (350, Basis.NO_SIGN, ())
+    calls = looked_at(agent())
+    calls[2].needs = None
+    assert only(overlap_of(calls)).groups[0].basis is Basis.POSSIBLE
+
+
+def test_a_need_of_a_call_outside_a_stage_parts_none_of_it() -> None:
+    run = only(overlap_of(looked_at(agent(), tool_search="plan", tool_fetch="plan", recap="tool_fetch")))
+    assert (run.gain_ms, run.groups[0].basis) == (350, Basis.NO_SIGN)
+
+
+def test_a_declared_step_needs_what_it_shows_besides() -> None:
+    declared = only(overlap_of(agent(recap="plan")))
+    shown = only(overlap_of(looked_at(agent(recap="plan"), recap="tool_fetch")))
+    assert (declared.bound_ms, shown.bound_ms) == (550, 750)
+
+
+def test_what_is_shown_once_holds_each_time() -> None:
+    first, second = looked_at(agent(), tool_fetch="tool_search"), agent()
+    for call in second:
+        call.run = "agent#2"
+    found = overlap_of(first + second)
+    assert [(run.run, run.gain_ms) for run in found.runs] == [("agent#1", 0), ("agent#2", 0)]
+
+
+def test_calls_of_one_label_are_told_apart_by_their_lines() -> None:
+    calls = looked_at(agent())
+    for call in calls:
+        call.label, call.kind = "llm", Kind.TOOL
+    calls[0].kind = Kind.GENERATE
+    calls[3].needs = 3
+    run = only(overlap_of(calls))
+    assert (run.bound_ms, [group.call_sites[0].line for group in run.groups]) == (750, [11])
+    [(later, earlier)] = run.needs
+    assert (later.frame, earlier.frame) == (calls[3].call_site, calls[2].call_site)
+
+
+def test_a_loop_that_is_shown_to_carry_something_gains_nothing() -> None:
+    calls = looked_at([step("ask", 100 * number, 100 * number + 90) for number in range(4)])
+    calls[2].needs = 2
+    assert only(overlap_of(calls)).gain_ms == 0
+
+
+def test_a_need_of_a_call_that_the_log_has_dropped_or_another_process_made() -> None:
+    calls = looked_at(agent())
+    calls[2].needs = 99
+    assert only(overlap_of(calls)).gain_ms == 350
+    calls[2].needs, calls[1].pid, calls[1].run = 2, 8, "a" * 32
+    for call in calls:
+        call.run = "a" * 32
+    assert all(run.needs == () for run in overlap_of(calls).runs)
 
 
 def test_models_on_different_lines_are_a_chain() -> None:
@@ -194,16 +253,18 @@ def flavor(label: str, stack: int) -> tuple[object, ...]:
     return ("tool",) if label.startswith("t") else (stack,)
 
 
+STEPS = st.builds(Step, st.sampled_from(("a", "b", "t1", "t2")), st.sampled_from(((Frame("a.py", 1, "f"),), ())))
 NODES = st.lists(
     st.builds(
-        lambda start, length, label, stack, after: Node(
-            start, start + length, label, frozenset(after), flavor(label, stack), None
+        lambda start, length, step, stack, after, needs: Node(
+            start, start + length, step, frozenset(after), flavor(step.label, stack), None, needs
         ),
         st.integers(0, 12),
         st.integers(0, 5),
-        st.sampled_from(("a", "b", "t1", "t2")),
+        STEPS,
         st.integers(1, 2),
         st.lists(st.sampled_from(("a", "t1", "z")), max_size=1),
+        st.frozensets(STEPS, max_size=2),
     ),
     min_size=1,
     max_size=7,
@@ -219,10 +280,13 @@ def needs(nodes: list[Node], stages: list[int], place: int, depends: Depends) ->
         for other, one in enumerate(nodes)
         if one.end_ns <= node.start_ns and (one.start_ns < node.start_ns or (other < place and one.length_ns == 0))
     ]
+    shown = [other for other in ended if nodes[other].step in node.needs]
     declared = [other for other in ended if nodes[other].label in node.after]
     if declared:
-        return declared
-    return [other for other in ended if depends.get((nodes[other].label, node.label), stages[other] != stages[place])]
+        return declared + shown
+    return shown + [
+        other for other in ended if depends.get((nodes[other].label, node.label), stages[other] != stages[place])
+    ]
 
 
 def brute_force(nodes: list[Node], depends: Depends) -> int:
