@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from occupancy.capture import record as record
     from occupancy.capture import uninstrument as uninstrument
     from occupancy.errors import OccupancyError as OccupancyError
+    from occupancy.instrumentor import OccupancyInstrumentor as OccupancyInstrumentor
     from occupancy.log import OccupancyLog as OccupancyLog
     from occupancy.notebook import load_ipython_extension as load_ipython_extension
     from occupancy.notebook import unload_ipython_extension as unload_ipython_extension
@@ -29,6 +30,7 @@ _HOMES = {
     "Frame": "call",
     "Kind": "call",
     "OccupancyError": "errors",
+    "OccupancyInstrumentor": "instrumentor",
     "OccupancyLog": "log",
     "OccupancySpanProcessor": "processor",
     "Outcome": "call",

@@ -8,7 +8,6 @@ variables name an exporter and the program sets no provider, the calls are expor
 """
 
 from occupancy import _guard, capture, reporting
-from occupancy.errors import InputError
 from occupancy.instrumentation import provider
 from occupancy.log import OccupancyLog
 from occupancy.settings import read_settings
@@ -21,11 +20,7 @@ def _begin() -> OccupancyLog:
     if settings.report:
         reporting.report_at_exit()
     provider.exports_alone = True
-    try:
-        return capture.instrument()
-    except InputError as error:
-        reporting.tell(f"occupancy: {error}; recording goes on without it")
-        return capture.instrument(OccupancyLog())
+    return capture.begin()
 
 
 log: OccupancyLog = _guard.guarded(_begin)() or OccupancyLog()

@@ -50,6 +50,15 @@ def instrument(log: OccupancyLog | None = None, *, dependence: bool | None = Non
     return _process_log
 
 
+def begin() -> OccupancyLog:
+    """`instrument`, also where the journal cannot be written: that is told, and recording goes on without it."""
+    try:
+        return instrument()
+    except InputError as error:
+        _guard.tell(f"{error}; recording goes on without it")
+        return instrument(OccupancyLog())
+
+
 def uninstrument() -> None:
     """Record no further calls in the process's log; those in flight are kept to their ends.
 

@@ -22,6 +22,8 @@ URLS = ("url.full", "http.url", "http.target")
 WRAPPED = (("HTTPTransport", "handle_request"), ("AsyncHTTPTransport", "handle_async_request"))
 """The methods that such an instrumentor wraps, by class."""
 
+chosen: Any = None
+"""The provider that the host wants our spans to go to, instead of the global one."""
 exports_alone = False
 """Whether spans go where the environment says while the program has set no provider; see `exporting`."""
 
@@ -136,19 +138,19 @@ def is_http_span(span: Any) -> bool:
 
 def look_for_provider() -> None:
     """Take a provider into use that has been set since the last call; calls that start meanwhile wait for it."""
-    if not _is_new(_global_provider()) or not _switching.acquire(timeout=PATIENCE_S):
+    if not _is_new(_wanted_provider()) or not _switching.acquire(timeout=PATIENCE_S):
         return
     try:
-        provider = _global_provider()
+        provider = _wanted_provider()
         if _is_new(provider):
             _use(provider)
     finally:
         _switching.release()
 
 
-def _global_provider() -> Any:
+def _wanted_provider() -> Any:
     # The module's variable: get_tracer_provider() costs fifty times as much and may install a provider.
-    return getattr(caller.trace_api(), "_TRACER_PROVIDER", None)
+    return getattr(caller.trace_api(), "_TRACER_PROVIDER", None) if chosen is None else chosen
 
 
 def _is_new(provider: Any) -> bool:
@@ -201,8 +203,14 @@ def _switch_on(instrumentor: Any, provider: Any) -> None:
     module = instrumentor._module
     if module is None or module.__name__ != instrumentor._module_name:
         return  # not installed, or httpx is another name of httpx2
+    if not _switched_off_by_user().isdisjoint((module.__name__, "*")):
+        return
     if not instrumentor.is_instrumented_by_opentelemetry:
         _switched.append(Switched(instrumentor, provider))
+
+
+def _switched_off_by_user() -> set[str]:
+    return set(map(str.strip, os.environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "").split(",")))
 
 
 def detach() -> None:

@@ -156,16 +156,6 @@ def test_alias_is_seen_once(tmp_path: Path, alias_first: bool) -> None:
     assert [call["client"] for call in told["calls"]] == ["httpx2", "httpx2"]
 
 
-def test_process_that_opentelemetry_has_instrumented_at_its_start(tmp_path: Path) -> None:
-    program = """
-    from opentelemetry.instrumentation.auto_instrumentation import initialize
-    initialize()
-    from host_program import *
-    """
-    env = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
-    check(host_program.run(tmp_path, program + PROVIDER + OURS + CALL_BOTH + TELL, env=env), 2)
-
-
 # A host that instruments later, or in its own way
 
 
