@@ -17,6 +17,9 @@ from occupancy.errors import InputError
 SCHEMA = 1
 """Version of the lines; a reader of a newer one says so."""
 
+MOST_ANCESTORS = 16
+"""Processes that a line of one tells, the nearest: each was forked by the one before."""
+
 _DEFAULTS = {name: getattr(Call(), name) for name in FIELDS}
 
 
@@ -49,12 +52,31 @@ class Journal:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self._prepare(Path(path))
+        self._open()
+
+    def _prepare(self, path: Path) -> None:
+        self.path = path
+        self.begin_bytes = path.stat().st_size if path.is_file() else 0
+        """How long the file was before this process, or the one that forked it, wrote to it."""
+        self.process = _new_name()
+        """The name under which this process writes."""
+        self._ancestors: tuple[str, ...] = ()
+        self._introduced = False
+        self._written_bytes = 0
+        self._fd: int | None = None
+
+    def _open(self) -> None:
         try:
-            self._fd: int | None = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise InputError(f"cannot write the journal {str(self.path)!r}: {error.strerror}") from error
-        self._process: str | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes have written to it since this one began."""
+        size = self.path.stat().st_size if self.path.is_file() else 0
+        return size - self.begin_bytes != self._written_bytes
 
     def start(self, call: Call) -> None:
         """Write that a call has started."""
@@ -66,7 +88,8 @@ class Journal:
 
     def restart(self) -> None:
         """Go on as another process, after a fork."""
-        self._process = None
+        self._ancestors = (*self._ancestors, self.process)[-MOST_ANCESTORS:]
+        self.process, self._introduced, self._written_bytes = _new_name(), False, 0
 
     def close(self) -> None:
         """Write no more."""
@@ -77,10 +100,11 @@ class Journal:
     def _write(self, event: str, call: Call) -> None:
         if self._fd is None:
             return
-        if self._process is None:
-            self._process = os.urandom(6).hex()
-            self._append({"event": "process", "process": self._process, **_clocks()})
-        self._append({"event": event, "process": self._process, **to_record(call)})
+        if not self._introduced:
+            self._introduced = True
+            forked = {"ancestors": self._ancestors} if self._ancestors else {}
+            self._append({"event": "process", "process": self.process, **_clocks(), **forked})
+        self._append({"event": event, "process": self.process, **to_record(call)})
 
     def _append(self, record: dict[str, Any]) -> None:
         line = json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"
@@ -88,10 +112,15 @@ class Journal:
             return
         try:
             written = os.write(self._fd, line)
+            self._written_bytes += written
             if written != len(line):
                 raise OSError(f"only {written} of {len(line)} bytes were written")
         except OSError as error:
             _guard.report(f"the journal {str(self.path)!r}", error)
+
+
+def _new_name() -> str:
+    return os.urandom(6).hex()
 
 
 def _clocks() -> dict[str, Any]:

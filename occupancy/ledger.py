@@ -38,6 +38,8 @@ class Ledger:
         """The logs that record now; empty means that calls are not looked at."""
         self.epoch = 0
         """Rises in a forked child: a call of the parent's is not the child's."""
+        self.forked = 0
+        """Processes that this one has forked while a log recorded: they record too."""
         self._call_ids = itertools.count(1)
         self._reset_lock()
 
@@ -151,13 +153,18 @@ class Ledger:
     def forget_parent(self) -> None:
         """Begin anew in a forked child, where another thread of the parent may have held the lock."""
         self._reset_lock()
+        self.forked = 0
         self.epoch += 1
         for log in self.logs:
             log._restart(time.monotonic_ns())
+
+    def note_child(self) -> None:
+        """Count a process that this one has forked."""
+        self.forked += bool(self.logs)
 
 
 ledger = Ledger()
 """The process's own."""
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=ledger.forget_parent)
+    os.register_at_fork(after_in_child=ledger.forget_parent, after_in_parent=ledger.note_child)

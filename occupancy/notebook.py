@@ -14,6 +14,7 @@ import io
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -287,7 +288,7 @@ class _Feed(Journal):
     def __init__(self) -> None:
         from occupancy.views.live import LiveCalls
 
-        self._fd = self._process = None
+        self._prepare(Path())
         self.calls = LiveCalls()
         self.events = 0
 

@@ -6,6 +6,8 @@ At exit it comes once, and only from the process that began it: workers, forked 
 `OCCUPANCY_REPORT_CHILDREN=1` asks for theirs. (A worker that leaves by `os._exit` or a signal runs no exit handlers and
 cannot report, as those of a `multiprocessing` pool; its calls are in the journal.)
 
+With a journal it covers the process and all that it has forked; of others it says what is known.
+
 Everything is plain ASCII and at most 80 columns wide, but for the path of a journal. What writes it is imported then:
 a program pays for numpy at its end and not at its start.
 """
@@ -19,7 +21,7 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import TextIO
 
-from occupancy import _guard, capture
+from occupancy import _guard, capture, processes
 from occupancy.caller.user_code import origin
 from occupancy.log import OccupancyLog
 from occupancy.settings import read_settings
@@ -39,7 +41,7 @@ BENEATH = {
 """Clients that others import: named beside one of those only where the user's own code has imported them too."""
 
 _registered = False
-_told: tuple[int, int, int] | None = None
+_told: tuple[int, ...] | None = None
 """What had happened when stderr was last told."""
 
 
@@ -67,6 +69,7 @@ def report_at_exit() -> None:
     global _registered
     if not _registered:
         _registered = True
+        processes.begin()
         atexit.register(_at_exit, os.getpid())
 
 
@@ -111,8 +114,10 @@ def _report_once(pid: int) -> None:
             _remember_interrupt()
 
 
-def _happened(log: OccupancyLog) -> tuple[int, int, int]:
-    return os.getpid(), log.finished, len(log.open_calls)
+def _happened(log: OccupancyLog) -> tuple[int, ...]:
+    path = None if log.journal is None else log.journal.path
+    size = path.stat().st_size if path is not None and path.is_file() else 0
+    return os.getpid(), log.finished, len(log.open_calls), size
 
 
 def _is_worker(pid: int) -> bool:
@@ -170,15 +175,21 @@ def report_text(log: OccupancyLog, width: int = WIDTH) -> str:
     Returns:
         At most 22 lines without a last newline; two or three when no call was seen.
     """
-    if not log.peak:
-        return "\n".join([*_no_call(log, imported_clients()), *_more(log)])
+    beside = processes.look(log)
+    shown = log if beside.family is None else beside.family
+    if not shown.peak:
+        return "\n".join([*_no_call(log, imported_clients()), *_beside(log, beside), *_more(log, beside)])
     from occupancy.views import tables
 
-    until_ns = monotonic_ns()  # before the calls are read: none of them ends later
-    lines = [tables.report(log.columns(), width, until_ns)]
-    if log.dropped:
+    until_ns = monotonic_ns() if shown is log else None  # before the calls are read: none of them ends later
+    is_part = beside.forked or (beside.started and log.finished < 2)
+    about = "of this process alone: " if is_part else ""
+    lines = [tables.report(shown.columns(), width, until_ns, about=about)]
+    if shown.dropped:
         lines.append(f"only the newest {log.finished - log.dropped} calls are kept; the peak of all was {log.peak}")
-    return "\n".join([*lines, "", *_more(log)])
+    return "\n".join(
+        [*lines, "", *(_beside(log, beside) if is_part or beside.n_other_calls else ()), *_more(log, beside)]
+    )
 
 
 def _no_call(log: OccupancyLog, clients: list[str]) -> list[str]:
@@ -194,6 +205,20 @@ def _no_call(log: OccupancyLog, clients: list[str]) -> list[str]:
         name = "occupancy.auto.log" if "occupancy.auto" in sys.modules else "occupancy.instrument()"
         lines.append(f'trace {others[0]} by hand: with {name}.track("fetch"): ...')
     return lines
+
+
+def _beside(log: OccupancyLog, beside: processes.Beside) -> list[str]:
+    """Say what is known of other processes."""
+    if beside.n_other_calls and log.journal is not None:
+        calls = "1 call was" if beside.n_other_calls == 1 else f"{beside.n_other_calls} calls were"
+        others = "another process" if beside.n_other_processes == 1 else f"{beside.n_other_processes} other processes"
+        return [f"{calls} written to {short_path(str(log.journal.path))} meanwhile by {others}"]
+    if beside.forked:
+        forked = "the process" if beside.forked == 1 else f"the {beside.forked} processes"
+        return [f"not in this report, but traced: {forked} that this one has forked"]
+    if beside.started:
+        return ["processes that this one has started are traced if they import occupancy.auto"]
+    return []
 
 
 def imported_clients() -> list[str]:
@@ -229,10 +254,11 @@ def _is_users(module: ModuleType) -> bool:
     return isinstance(file, str) and origin(file) is not None
 
 
-def _more(log: OccupancyLog) -> list[str]:
+def _more(log: OccupancyLog, beside: processes.Beside) -> list[str]:
     """Give the command for more: how to open the journal, or how to keep one."""
     if log.journal is None:
-        return ["keep the calls: OCCUPANCY_JOURNAL=calls.jsonl, or occupancy run script.py"]
+        what = "all in one report" if beside.forked else "keep the calls"
+        return [f"{what}: OCCUPANCY_JOURNAL=calls.jsonl, or occupancy run script.py"]
     import shlex
 
     path = log.journal.path

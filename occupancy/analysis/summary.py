@@ -57,6 +57,8 @@ class Summary:
     """In no curve and no duration: they end before they start, or have no end without being open."""
     n_released_late: int
     """Held by the program for more than `LATE_NS` after their end: there the running count is the higher one."""
+    n_processes: int
+    """That made them."""
     start_ns: int
     """First start; 0 without calls."""
     wall_ns: int
@@ -126,6 +128,7 @@ def summarize(columns: Columns, until_ns: int | None = None) -> Summary:
         n_other=len(columns["start_ns"]) - calls.n,
         n_dropped=intervals.end_before_start + intervals.missing,
         n_released_late=_count(elapsed(kept["end_ns"], kept["released_ns"]) > LATE_NS),
+        n_processes=len(np.unique(kept["pid"])),
         start_ns=int(calls.start_ns.min()) if calls.n else 0,
         wall_ns=in_flight.wall_ns,
         busy_ns=in_flight.busy_ns,

@@ -103,8 +103,7 @@ class LateJournal(Journal):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).absolute()
-        self._fd = self._process = None
+        self._prepare(Path(path).absolute())
         self._waits = True
 
     def start(self, call: Call) -> None:
@@ -112,7 +111,7 @@ class LateJournal(Journal):
         if self._waits:
             self._waits = False
             try:
-                super().__init__(self.path)
+                self._open()
             except InputError as error:
                 reporting.tell(f"occupancy: {error}; recording goes on without it")
         super().start(call)

@@ -40,6 +40,7 @@ class _Process:
     shift_ns: int
     pid: int | None
     same_clock: bool
+    ancestors: tuple[str, ...]
     calls: dict[int, Call] = dataclasses.field(default_factory=dict)
 
 
@@ -60,10 +61,37 @@ def read(text: str, name: str) -> Recording:
         ReadError: A line is of a newer version.
     """
     reader = _Reader(name)
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            reader.take(f"{name}:{number}", line)
-    return reader.recording()
+    reader.take_all(text)
+    return reader.recording(reader.processes.values())
+
+
+class Family(NamedTuple):
+    """What a process and those that it has forked have written to a journal, and what others have."""
+
+    recording: Recording
+    n_other_calls: int
+    n_other_processes: int
+
+
+def read_family(text: str, name: str, process: str) -> Family:
+    """Read the calls of one process of a journal, and of all that it has forked.
+
+    Args:
+        text: Its contents, or what has been written since the process began.
+        name: The file's name, for messages.
+        process: The name under which it writes.
+
+    Raises:
+        ReadError: A line is of a newer version.
+    """
+    reader = _Reader(name)
+    reader.take_all(text)
+    family: list[_Process] = []
+    others: list[_Process] = []
+    for key, known in reader.processes.items():
+        (family if key == process or process in known.ancestors else others).append(known)
+    n_calls = [sum(call.kind != Kind.OTHER for call in known.calls.values()) for known in others]
+    return Family(reader.recording(family), sum(n_calls), sum(map(bool, n_calls)))
 
 
 class _Reader:
@@ -75,6 +103,13 @@ class _Reader:
         self.processes: dict[str, _Process] = {}
         self._clock = clock
         self._starts: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def take_all(self, text: str) -> None:
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.strip():
+                self.take(f"{self._name}:{number}", line)
+        for place, line in list(self._starts.values()):
+            self._read(place, line)
 
     def take(self, place: str, line: str) -> None:
         started = _START.match(line)
@@ -118,12 +153,12 @@ class _Reader:
         same_clock = clock.boot_id is not None and clock.boot_id == self._clock.boot_id
         shift_ns = 0 if same_clock else clock.unix_offset_ns - self._clock.unix_offset_ns
         pid = record.get("pid")
-        self.processes[record["process"]] = _Process(shift_ns, pid if isinstance(pid, int) else None, same_clock)
+        self.processes[record["process"]] = _Process(
+            shift_ns, pid if isinstance(pid, int) else None, same_clock, tuple(record.get("ancestors", ()))
+        )
 
-    def recording(self) -> Recording:
-        for place, line in list(self._starts.values()):
-            self._read(place, line)
-        calls = list(_renumbered(list(self.processes.values())))
+    def recording(self, processes: Iterable[_Process]) -> Recording:
+        calls = list(_renumbered(processes))
         origin_ns = min((call.start_ns for call in calls), default=0)
         unix_offset_ns = 0 if self._clock is None else self._clock.unix_offset_ns
         return Recording(calls, origin_ns, origin_ns + unix_offset_ns, self._bad_rows)
@@ -227,7 +262,7 @@ def _frames(stack: tuple[tuple[Any, ...], ...]) -> tuple[Frame, ...]:
     return tuple(Frame(*frame) for frame in stack)
 
 
-def _renumbered(processes: list[_Process]) -> Iterator[Call]:
+def _renumbered(processes: Iterable[_Process]) -> Iterator[Call]:
     """All calls. Processes number theirs alike, so where there are several each call gets a number of its own."""
     highest = 0
     for process in processes:

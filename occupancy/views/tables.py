@@ -100,7 +100,9 @@ def _common_folder(groups: Sequence[Group]) -> str:
     return os.path.join(shared, "") if os.path.dirname(shared) != shared else ""
 
 
-def report(columns: Columns, width: int = 80, until_ns: int | None = None, *, findings: bool = True) -> str:
+def report(
+    columns: Columns, width: int = 80, until_ns: int | None = None, *, findings: bool = True, about: str = ""
+) -> str:
     """Say in at most 30 lines how many requests the program had in flight, where its time went, and what to do.
 
     Args:
@@ -108,12 +110,14 @@ def report(columns: Columns, width: int = 80, until_ns: int | None = None, *, fi
         width: Columns, at least 60; nothing is wider, and nothing wraps.
         until_ns: For a live log the time now, ns on the calls' clock.
         findings: Whether to end with what holds the program back, the costliest first.
+        about: What the verdict is about, where that is not the whole program.
 
     Returns:
         Lines of ASCII without a last newline. Without calls it says so.
     """
     summary, diagnosis = summarize(columns, until_ns), diagnose(columns, until_ns)
-    head = [headline(summary), verdict_line(diagnosis, width), *_notes(summary, width)]
+    verdict = about + verdict_line(diagnosis, width - len(about))
+    head = [headline(summary), verdict, *_notes(summary, width)]
     if not summary.peak:
         return "\n".join(head)
     picture = skyline(
@@ -129,10 +133,9 @@ def report(columns: Columns, width: int = 80, until_ns: int | None = None, *, fi
 
 def headline(summary: Summary) -> str:
     """Give calls, wall, peak and mean in one line."""
-    return (
-        f"occupancy: {count(summary.n, 'call')} in {duration(summary.wall_ns)}, peak {summary.peak} in flight, "
-        f"mean {summary.mean_in_flight:.2f}"
-    )
+    calls = count(summary.n, "call") + (f" of {summary.n_processes} processes" if summary.n_processes > 1 else "")
+    peak_and_mean = f"peak {summary.peak} in flight, mean {summary.mean_in_flight:.2f}"
+    return f"occupancy: {calls} in {duration(summary.wall_ns)}, {peak_and_mean}"
 
 
 def _notes(summary: Summary, width: int) -> list[str]:

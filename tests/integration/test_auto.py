@@ -227,6 +227,7 @@ def test_a_stderr_that_nobody_reads_changes_nothing(tmp_path: Path, handler: str
     assert (done.stdout, done.returncode) == (b"200\n", 3)
 
 
+KEEP = "keep the calls: OCCUPANCY_JOURNAL=calls.jsonl, or occupancy run script.py"
 FORKED = """
 with mock_server.serve() as url:
     child = os.fork()
@@ -242,8 +243,57 @@ def test_a_forked_worker_prints_nothing_unless_asked(tmp_path: Path) -> None:
     code = "import os\n" + ONE_CALL.partition("with mock_server")[0] + FORKED
     quiet, asked = run(code, tmp_path), run(code, tmp_path, OCCUPANCY_REPORT_CHILDREN="1")
     assert quiet.stdout == asked.stdout == "0\n"
-    assert "no call was seen" in quiet.stderr  # the parent made none
+    assert quiet.stderr.splitlines()[-4:] == [
+        "occupancy: no call was seen; HTTP clients imported: httpx2",
+        "httpx2: traced, sent no request",
+        "not in this report, but traced: the process that this one has forked",
+        "all in one report: OCCUPANCY_JOURNAL=calls.jsonl, or occupancy run script.py",
+    ]
     assert (reports(quiet.stderr), reports(asked.stderr)) == (1, 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_one_call_is_no_verdict_on_what_was_forked(tmp_path: Path) -> None:
+    code = "import os\n" + ONE_CALL + "    " + FORKED.partition("\n    ")[2]
+    alone = run(code, tmp_path).stderr.splitlines()
+    assert alone[2] == "of this process alone: one call: 1 in flight is right"
+    assert alone[-2] == "not in this report, but traced: the process that this one has forked"
+    together = run(code, tmp_path, OCCUPANCY_JOURNAL="calls.jsonl").stderr.splitlines()
+    assert together[1].startswith("occupancy: 2 calls of 2 processes in ")
+    assert together[-1] == "more: occupancy show calls.jsonl"
+    assert not any("alone" in line or "not in this report" in line for line in together)
+
+
+SPAWNING = """
+import subprocess, sys
+import occupancy.auto
+import httpx2
+subprocess.run([sys.executable, "-c", 'import occupancy.auto\\nwith occupancy.auto.log.track("work"): pass'])
+"""
+
+
+def test_programs_that_it_started_are_told_of(tmp_path: Path) -> None:
+    alone = run(SPAWNING, tmp_path).stderr.splitlines()
+    assert alone[-4:] == [
+        "occupancy: no call was seen; HTTP clients imported: httpx2",
+        "httpx2: traced, sent no request",
+        "processes that this one has started are traced if they import occupancy.auto",
+        KEEP,
+    ]
+    for n_calls, told in [(1, "1 call was"), (2, "2 calls were")]:
+        path = f"{n_calls}.jsonl"
+        code = SPAWNING + "\n".join(SPAWNING.splitlines()[-1:] * (n_calls - 1))
+        together = run(code, tmp_path, OCCUPANCY_JOURNAL=path).stderr.splitlines()
+        others = "another process" if n_calls == 1 else "2 other processes"
+        assert together[-2:] == [
+            f"{told} written to {path} meanwhile by {others}",
+            f"more: occupancy show {path}",
+        ]
+
+
+def test_what_libraries_ask_of_the_system_is_no_process_to_trace(tmp_path: Path) -> None:
+    done = run("import subprocess, occupancy.auto; subprocess.run(['true'])", tmp_path)
+    assert done.stderr.splitlines() == ["", "occupancy: no call was seen: the program imported no HTTP client", KEEP]
 
 
 def test_a_spawned_worker_prints_nothing(tmp_path: Path) -> None:

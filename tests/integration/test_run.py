@@ -293,7 +293,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_forked_workers_print_nothing_and_share_the_journal(tmp_path: Path) -> None:
+def test_forked_workers_print_nothing_and_share_the_journal_and_the_report(tmp_path: Path) -> None:
     code = (
         AGENT
         + """
@@ -307,9 +307,40 @@ def test_forked_workers_print_nothing_and_share_the_journal(tmp_path: Path) -> N
     )
     done = execute([*RUN, write(tmp_path, code)], tmp_path)
     assert done.stderr.count(b"\nstep ") == 1
+    assert done.stderr.startswith(b"\noccupancy: 4 calls of 2 processes in ")
     [journal] = journals(tmp_path)
     assert len({call.pid for call in read(journal).calls}) == 2
     assert len(read(journal).calls) == 4
+
+
+def test_the_report_is_on_this_run_whatever_else_is_in_the_journal(tmp_path: Path) -> None:
+    """Workers that `multiprocessing` forks, a program that the program starts, and an earlier run."""
+    code = """
+import multiprocessing, subprocess, sys
+import occupancy
+
+def work(number):
+    with occupancy.instrument().track(f"step {number}"):
+        return number
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        work(0)
+    else:
+        workers = [multiprocessing.get_context("fork").Process(target=work, args=[number]) for number in range(3)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        subprocess.run([sys.executable, "-m", "occupancy", "run", "--no-report", "--journal", "j", "agent.py", "x"])
+"""
+    write(tmp_path, code)
+    command = [*RUN, "--journal", "j", "agent.py"]
+    execute([*command, "x"], tmp_path)
+    lines = execute(command, tmp_path).stderr.decode("ascii").splitlines()
+    assert lines[1].startswith("occupancy: 3 calls of 3 processes in ")
+    assert lines[-2:] == ["1 call was written to j meanwhile by another process", "more: occupancy show j"]
+    assert len(read(tmp_path / "j").calls) == 5
 
 
 def test_show_in_a_pipe_that_closes_is_quiet(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from occupancy.call import Call, Outcome
 from occupancy.errors import InputError, ReadError
 from occupancy.formats import journal_lines
+from occupancy.formats.recording import Recording
 from occupancy.journal import Journal
 from occupancy.ledger import Ledger
 from occupancy.log import OccupancyLog
@@ -151,3 +152,63 @@ def test_a_full_disk_is_told_once_and_counting_goes_on(caplog: pytest.LogCapture
         own.start(Call(start_ns=1), (log,)).complete()
     assert log.finished == 3
     assert [record.getMessage().count("/dev/full") for record in caplog.records] == [1]
+
+
+# Several processes
+
+
+def test_a_forked_process_tells_who_forked_it(tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    journal = Journal(path)
+    names = [journal.process]
+    for _ in range(2):
+        journal.restart()
+        names.append(journal.process)
+    journal.start(Call(call_id=1))
+    first = json.loads(path.read_text().splitlines()[0])
+    assert (first["process"], first["ancestors"]) == (names[2], names[:2])
+    assert len(set(names)) == 3
+
+
+def test_of_many_ancestors_the_nearest_are_told(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "calls.jsonl")
+    names = [journal.process]
+    for _ in range(20):
+        journal.restart()
+        names.append(journal.process)
+    journal.start(Call(call_id=1))
+    assert json.loads(journal.path.read_text().splitlines()[0])["ancestors"] == names[4:20]
+
+
+def test_a_journal_knows_whether_others_write_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    path.write_text("before\n")
+    mine, other = Journal(path), Journal(path)
+    assert (mine.begin_bytes, mine.is_shared) == (7, False)
+    mine.start(Call(call_id=1))
+    assert (mine.is_shared, other.is_shared) == (False, True)
+    other.start(Call(call_id=1))
+    assert (mine.is_shared, other.is_shared) == (True, True)
+
+
+def test_a_family_is_a_process_and_all_that_it_forked() -> None:
+    text = lines(
+        {**PROCESS, "process": "child", "ancestors": ["root"]},
+        a_call("end", "child", 1, start_ns=1, end_ns=2, outcome="ok"),
+        {**PROCESS, "process": "grandchild", "ancestors": ["root", "silent"]},
+        a_call("start", "grandchild", 1, start_ns=2),
+        PROCESS,
+        a_call("end", "a", 1, start_ns=3, end_ns=4, outcome="ok"),
+        a_call("start", "a", 2, start_ns=4),
+        a_call("end", "a", 3, start_ns=4, end_ns=5, outcome="ok", kind="other"),
+        {**PROCESS, "process": "b", "ancestors": ["a"]},
+        a_call("end", "b", 1, start_ns=5, end_ns=6, outcome="ok"),
+        a_call("end", "before", 1, start_ns=5, end_ns=6, outcome="ok"),
+    )
+    root = journal_lines.read_family(text, "j", "root")
+    assert sorted(call.start_ns for call in root.recording.calls) == [1, 2]
+    assert (root.n_other_calls, root.n_other_processes) == (3, 2)
+    other = journal_lines.read_family(text, "j", "a")
+    assert sorted(call.start_ns for call in other.recording.calls) == [3, 4, 4, 5]
+    assert (other.n_other_calls, other.n_other_processes) == (2, 2)
+    assert journal_lines.read_family("", "j", "a") == (Recording(), 0, 0)
