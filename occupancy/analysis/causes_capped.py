@@ -7,7 +7,8 @@ from occupancy.analysis.distribution import MS, number
 from occupancy.analysis.findings import Cause, Finding, sites_of
 from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.steps import Int64, steps
-from occupancy.analysis.units import Unit, executor_of, known_spans, split
+from occupancy.analysis.unit import Unit, known_spans, split
+from occupancy.analysis.units import executor_of
 
 POOL_WAIT_SHARE = 0.1
 """Share of the calls' time that passes before the wire from which on it counts: less is the client's own work."""

@@ -9,7 +9,7 @@ from occupancy.analysis.distribution import MS, elapsed
 from occupancy.analysis.findings import Cause, Finding, sites_of
 from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.steps import Int64
-from occupancy.analysis.units import Unit
+from occupancy.analysis.unit import Unit
 from occupancy.call import Frame, Outcome
 
 LATE_SHARE = 0.3

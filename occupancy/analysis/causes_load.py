@@ -10,7 +10,7 @@ from occupancy.analysis.columns import MISSING
 from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Finding, sites_of
 from occupancy.analysis.steps import Int64
-from occupancy.analysis.units import Unit, split
+from occupancy.analysis.unit import Unit, split
 
 LEAST_CALLS = 12
 """Calls to one target below which errors cannot be told from chance."""

@@ -9,7 +9,7 @@ from occupancy.analysis.distribution import MS, number
 from occupancy.analysis.findings import Cause, Finding, sites_of
 from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.steps import Int64, steps
-from occupancy.analysis.units import Unit, split
+from occupancy.analysis.unit import Unit, split
 
 LEAST_CHUNKS = 4
 """Pieces of a stream below which its longest gap says nothing about the others."""

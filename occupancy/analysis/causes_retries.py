@@ -6,7 +6,7 @@ from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Finding, sites_of
 from occupancy.analysis.steps import Int64, steps
 from occupancy.analysis.summary import failed
-from occupancy.analysis.units import Unit, split
+from occupancy.analysis.unit import Unit, split
 
 BACKOFF_SHARE = 0.2
 """Share of the wall that passes between attempts with nothing in flight before it is named."""

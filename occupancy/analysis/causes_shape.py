@@ -10,8 +10,8 @@ from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Finding, place_of, sites_of
 from occupancy.analysis.overlap import RunOverlap
 from occupancy.analysis.steps import Int64
+from occupancy.analysis.unit import Unit
 from occupancy.analysis.unit_counts import UnitCounts
-from occupancy.analysis.units import Unit
 from occupancy.call import Frame
 
 SERIAL_SHARE = 0.02

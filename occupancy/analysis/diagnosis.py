@@ -21,8 +21,9 @@ from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Diagnosis, Finding, Verdict, merged
 from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.overlap import MOST_CALLS, RunOverlap, overlap_of, shown_needs
+from occupancy.analysis.unit import Unit
 from occupancy.analysis.unit_counts import UnitCounts, counts_of
-from occupancy.analysis.units import Unit, units
+from occupancy.analysis.units import units
 
 MOST_OVERLAP_CALLS = 100_000
 """Calls of all runs together for which it is computed what overlap would gain, those of the largest runs first."""

@@ -11,7 +11,8 @@ from occupancy.analysis.critical_path import Depends, Node, SerialGroup, Step, c
 from occupancy.analysis.distribution import MS
 from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.steps import Int64
-from occupancy.analysis.units import Unit, units
+from occupancy.analysis.unit import Unit
+from occupancy.analysis.units import units
 from occupancy.call import Kind
 
 Needs = Mapping[Step, frozenset[Step]]

@@ -7,7 +7,7 @@ import numpy as np
 
 from occupancy.analysis.distribution import number
 from occupancy.analysis.steps import Int64
-from occupancy.analysis.units import Unit
+from occupancy.analysis.unit import Unit
 
 
 class UnitCounts(NamedTuple):
