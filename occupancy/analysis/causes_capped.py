@@ -3,12 +3,11 @@
 import numpy as np
 
 from occupancy.analysis.columns import MISSING
-from occupancy.analysis.distribution import MS, number
+from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Finding, sites_of
 from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.steps import Int64, steps
 from occupancy.analysis.unit import Unit, known_spans, split
-from occupancy.analysis.units import executor_of
 
 POOL_WAIT_SHARE = 0.1
 """Share of the calls' time that passes before the wire from which on it counts: less is the client's own work."""
@@ -102,20 +101,32 @@ def _known(values: Int64) -> Int64:
     return np.where(values == MISSING, 0, values)
 
 
-def find_queue_cap(unit: Unit) -> list[Finding]:
-    """More work was there than was let in: an executor's threads were all busy, or a semaphore or lock was.
+def find_executor_cap(executor: Unit) -> list[Finding]:
+    """More work was there than an executor has threads.
 
-    Looked at are the starts with a call behind them and more siblings than ever are in flight. An executor with work in
-    its queue has all its threads at work: that is counted, and no timing is needed but that calls are what they do most
-    of the time. Where a semaphore let a call in, it comes just after an end, mostly of another
-    task, and meanwhile the level stays at the cap. A plain loop goes on in one task, and workers that share a list are
-    no more siblings than are in flight.
+    An executor with work in its queue has all its threads at work: that is counted, and no timing is needed but that
+    calls are what they do most of the time. A thread's number tells of those before it, which may have made no call.
+
+    Args:
+        executor: All calls of its threads, of whatever runs.
+    """
+    threads = set(executor.column("thread").tolist())
+    cap = max(len(threads), *(int(thread.rpartition("_")[2]) + 1 for thread in threads))
+    queued = np.flatnonzero(_is_queued(executor, cap))
+    if queued.size < LEAST_QUEUED or _share_at_least(executor, cap / 2, queued) < CAP_SHARE:
+        return []
+    return [_executor(executor, cap, int(queued.size))]
+
+
+def find_semaphore_cap(unit: Unit) -> list[Finding]:
+    """More work was there than a semaphore or lock let in.
+
+    Looked at are the starts with a call behind them and more siblings than ever are in flight. Where a semaphore let a
+    call in, it comes just after an end, mostly of another task, and meanwhile the level stays at the cap. A plain loop
+    goes on in one task, and workers that share a list are no more siblings than are in flight.
     """
     if not (unit.column("siblings") > 1).any():
         return []
-    executor = _find_executor_cap(unit)
-    if executor:
-        return executor
     cap = unit.steps.peak
     queued = np.flatnonzero(_is_queued(unit, cap))
     if queued.size < LEAST_QUEUED:
@@ -129,15 +140,6 @@ def find_queue_cap(unit: Unit) -> list[Finding]:
     if len(set(unit.flow.tolist())) > cap and same_flow <= SAME_FLOW_SHARE:
         return [_semaphore(unit, cap, int(queued.size), queued)]
     return []
-
-
-def _find_executor_cap(unit: Unit) -> list[Finding]:
-    threads, thread = number(unit.column("thread").tolist())
-    queued = np.flatnonzero(_is_queued(unit, len(threads)))
-    if queued.size < LEAST_QUEUED or not all(_is_worker(unit, mine) for mine in split(unit.place, thread)):
-        return []
-    is_busy = _share_at_least(unit, len(threads) / 2, queued) >= CAP_SHARE
-    return [_executor(unit, len(threads), int(queued.size))] if is_busy else []
 
 
 def _is_queued(unit: Unit, cap: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -159,11 +161,6 @@ def _last_ends(unit: Unit, queued: Int64) -> tuple[Int64, Int64]:
     order = np.argsort(unit.end_ns, kind="stable")
     last = order[np.searchsorted(unit.end_ns[order], unit.start_ns[queued], side="right") - 1]
     return unit.start_ns[queued] - unit.end_ns[last], last
-
-
-def _is_worker(unit: Unit, mine: Int64) -> bool:
-    """Whether some calls, all of one thread, are those of an executor's thread."""
-    return executor_of(Unit(unit.calls.columns["thread"][mine[0]], unit.calls, mine)) is not None
 
 
 def _executor(unit: Unit, cap: int, n_queued: int) -> Finding:

@@ -35,6 +35,8 @@ def shape_of(unit: Unit, counts: UnitCounts, overlap: list[RunOverlap]) -> Cause
     A run is partly overlapped when some calls are known that ran one after another without need, and would gain a good
     part of the wall; without such calls it is overlapped as far as is known.
     """
+    if unit.is_poller:
+        return Cause.POLLER
     if not unit.certain or _serve_in_turn(unit):
         return Cause.UNKNOWN
     if counts.n_logical < 2:
@@ -54,11 +56,20 @@ def _is_worth_it(part: RunOverlap) -> bool:
     return bool(part.groups) and part.gain_ms >= GAIN_SHARE * part.wall_ms
 
 
-def find_serial(unit: Unit, shape: Cause, overlap: list[RunOverlap]) -> list[Finding]:
-    """Calls that ran one after another, with what overlap would gain; none unless the shape says so."""
+def find_serial(unit: Unit, shape: Cause, overlap: list[RunOverlap], *, by_need: bool = True) -> list[Finding]:
+    """Calls that ran one after another, with what overlap would gain; none unless the shape says so.
+
+    Args:
+        unit: The run.
+        shape: What `shape_of` says of it.
+        overlap: What overlap would gain in it.
+        by_need: Whether to tell of calls that may need one another as well: not of workers that overlap.
+    """
     if shape not in (Cause.SERIAL, Cause.PARTLY_OVERLAPPED):
         return []
     worth = [part for part in overlap if _is_worth_it(part)]
+    if not worth and not by_need:
+        return []
     if not worth:
         return [_serial_by_need(unit, [need for part in overlap for need in part.needs])]
     return [_serial_without_need(shape, part) for part in worth]

@@ -5,25 +5,27 @@ by run (`units`), what happens in a client, a loop or a connection process by pr
 about, only the first is told: `EXPLAINS`.
 """
 
-from collections import Counter
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
 
-from occupancy.analysis.causes_capped import find_pool_cap, find_queue_cap, places_by_process
+from occupancy.analysis.causes_capped import find_executor_cap, find_pool_cap, find_semaphore_cap, places_by_process
 from occupancy.analysis.causes_exchange import find_buffered, find_late, find_not_reused, find_unclosed
 from occupancy.analysis.causes_load import find_rising_errors, find_server_queue
 from occupancy.analysis.causes_loop import find_stalls, find_sync, threads_of
 from occupancy.analysis.causes_retries import find_backoff, find_stacked, has_retries
 from occupancy.analysis.causes_shape import find_barrier, find_idle, find_serial, shape_of
 from occupancy.analysis.columns import Columns
-from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Diagnosis, Finding, Verdict, merged
 from occupancy.analysis.groups import CountedCalls
-from occupancy.analysis.overlap import MOST_CALLS, RunOverlap, overlap_of, shown_needs
+from occupancy.analysis.overlap import MOST_CALLS, RunOverlap, is_judged, overlap_of, shown_needs
+from occupancy.analysis.steps import count_intervals
 from occupancy.analysis.unit import Unit
-from occupancy.analysis.unit_counts import UnitCounts, counts_of
-from occupancy.analysis.units import units
+from occupancy.analysis.unit_counts import counts_of
+from occupancy.analysis.units import executors_of, units
+from occupancy.analysis.verdicts import process_verdict, verdict_of
+from occupancy.analysis.workers import units_at_once
 
 MOST_OVERLAP_CALLS = 100_000
 """Calls of all runs together for which it is computed what overlap would gain, those of the largest runs first."""
@@ -67,48 +69,79 @@ def diagnose(columns: Columns, until_ns: int | None = None) -> Diagnosis:
     found = units(calls)
     counts = counts_of(found)
     largest = np.argsort([-unit.n for unit in found], kind="stable")[:MOST_RUNS].tolist()
-    overlaps, n_skipped = _overlaps(found, largest)
+    at_once = units_at_once(found)
+    overlaps, n_skipped = _overlaps(found, largest, at_once)
     shapes = [
         shape_of(unit, count, overlaps.get(index, []))
         for index, (unit, count) in enumerate(zip(found, counts, strict=True))
     ]
-    verdicts = tuple(map(_verdict, found, counts, shapes))
-    findings = [
-        one for index in sorted(largest) for one in _of_unit(found[index], shapes[index], overlaps.get(index, []))
-    ]
-    for place in places_by_process(calls):
-        findings += _of_process(Unit(None, calls, place))
+    verdicts = tuple(map(verdict_of, found, counts, shapes))
+    processes = [Unit(None, calls, place) for place in places_by_process(calls)]
+    findings = _executor_caps(processes, found)
+    capped = {run for finding in findings for run in finding.runs}
+    for index in sorted(largest):
+        unit, overlap = found[index], overlaps.get(index, [])
+        findings += _of_unit(unit, shapes[index], overlap, is_worker=index in at_once, is_capped=unit.name in capped)
+    for process in processes:
+        findings += _of_process(process)
     warnings = (*_warnings(calls, n_nested, until_ns is not None), *_bounds(verdicts, n_skipped))
-    return Diagnosis(verdicts, _process_verdict(calls, verdicts), merged(_unexplained(findings, found)), warnings)
+    return Diagnosis(verdicts, process_verdict(calls, found, verdicts), merged(_unexplained(findings, found)), warnings)
 
 
-def _overlaps(found: list[Unit], largest: list[int]) -> tuple[dict[int, list[RunOverlap]], int]:
+def _overlaps(
+    found: list[Unit], largest: list[int], at_once: frozenset[int]
+) -> tuple[dict[int, list[RunOverlap]], int]:
     """What overlap would gain, by the places of the units; and how many it was not computed for, since they are large.
 
     Args:
         found: All units.
         largest: Places of those that are looked at, those with the most calls first.
+        at_once: Places of those whose lines several processes run at once.
     """
-    fit = [index for index in largest if found[index].certain and found[index].n > 1]
+    fit = [index for index in largest if found[index].n > 1 and is_judged(found[index])]
     needs = shown_needs(found[0].calls) if found else {}
     overlaps, n_left, n_skipped = {}, MOST_OVERLAP_CALLS, 0
     for index in fit:
         if found[index].n > min(MOST_CALLS, n_left):
             n_skipped += 1
             continue
-        overlaps[index] = overlap_of(found[index], needs=needs)
+        overlaps[index] = overlap_of(found[index], needs=needs, loops=index not in at_once)
         n_left -= found[index].n
     return overlaps, n_skipped
 
 
-def _of_unit(unit: Unit, shape: Cause, overlap: list[RunOverlap]) -> list[Finding]:
-    """Causes that lie in one run."""
+def _executor_caps(processes: list[Unit], found: list[Unit]) -> list[Finding]:
+    """Caps of executors; each in the run that all its work belongs to, else in none, since its work is whole runs."""
+    findings = []
+    for process in processes:
+        executors = executors_of(process)
+        if executors:
+            owner = np.full(process.calls.n, -1)
+            for index, unit in enumerate(found):
+                owner[unit.place] = index
+            for executor in executors:
+                runs = np.unique(owner[executor.place])
+                name = found[int(runs[0])].name if runs.size == 1 else executor.name
+                findings += find_executor_cap(dataclasses.replace(executor, name=name))
+    return findings
+
+
+def _of_unit(unit: Unit, shape: Cause, overlap: list[RunOverlap], *, is_worker: bool, is_capped: bool) -> list[Finding]:
+    """Causes that lie in one run.
+
+    Args:
+        unit: The run.
+        shape: What `shape_of` says of it.
+        overlap: What overlap would gain in it.
+        is_worker: Whether several processes run its lines at once.
+        is_capped: Whether its calls are known to wait for an executor.
+    """
     retries = [*find_stacked(unit), *find_backoff(unit)] if has_retries(unit) else []
-    if unit.n < 2 or shape is Cause.UNKNOWN:
-        return retries + (find_queue_cap(unit) if unit.pool is not None and unit.certain else [])
-    return [
-        *retries, *find_queue_cap(unit), *find_barrier(unit), *find_idle(unit), *find_serial(unit, shape, overlap),
-    ]  # fmt: skip
+    if unit.n < 2 or shape in (Cause.UNKNOWN, Cause.POLLER):
+        return retries
+    semaphore = [] if is_capped else find_semaphore_cap(unit)
+    serial = find_serial(unit, shape, overlap, by_need=not is_worker)
+    return [*retries, *semaphore, *find_barrier(unit), *find_idle(unit), *serial]
 
 
 def _of_process(process: Unit) -> Iterator[Finding]:
@@ -142,48 +175,6 @@ def _unexplained(findings: list[Finding], found: list[Unit]) -> list[Finding]:
     return [one for one, runs in zip(findings, mine, strict=True) if not is_explained(one, runs)]
 
 
-def _verdict(unit: Unit, counts: UnitCounts, shape: Cause) -> Verdict:
-    sentence = _sentence(unit, counts, shape)
-    return Verdict(unit.name, shape, unit.n, counts.n_logical, counts.peak, counts.mean, counts.wall_ns / MS, sentence)
-
-
-def _sentence(unit: Unit, counts: UnitCounts, shape: Cause) -> str:
-    if shape is Cause.ONE_CALL:
-        return "one call: 1 in flight is right"
-    if shape is Cause.UNKNOWN:
-        return (
-            f"up to {counts.peak} in flight at once, but whether these calls are of one run is not known: "
-            "mark runs with occupancy.agent_run"
-        )
-    if shape is Cause.SERIAL:
-        return f"serial: {counts.n_logical} calls, one after another"
-    has_branches = unit.pool is None and counts.n_branches > 1  # an executor's threads are no flows of the program's
-    inside = f"; {counts.n_branches} serial branches at once" if has_branches else ""
-    return f"{shape}: up to {counts.peak} in flight, mean {counts.mean:.2f}{inside}"
-
-
-def _process_verdict(calls: CountedCalls, verdicts: tuple[Verdict, ...]) -> Verdict | None:
-    """The verdict on all runs together: what they are each, and what they are at once."""
-    if not verdicts:
-        return None
-    if len(verdicts) == 1:
-        return verdicts[0]
-    whole = Unit(None, calls, np.concatenate(places_by_process(calls)))
-    drawn = whole.steps
-    several = [verdict for verdict in verdicts if verdict.cause is not Cause.ONE_CALL]
-    causes = {verdict.cause for verdict in several}
-    cause = next(iter(causes)) if len(causes) == 1 else Cause.ONE_CALL if not causes else Cause.UNKNOWN
-    at_once = f"up to {drawn.peak} in flight together"
-    if not several:
-        sentence = f"one call in each of {len(verdicts)} runs, {at_once}"
-    else:
-        kinds = Counter(verdict.cause for verdict in verdicts)
-        told = ", ".join(f"{kinds[kind]} {kind}" for kind in Cause if kinds[kind])
-        sentence = f"{len(verdicts)} runs: {told}; {at_once}"
-    return Verdict(None, cause, whole.n, sum(v.n_logical for v in verdicts), drawn.peak, drawn.mean,
-                   drawn.wall_ns / MS, sentence)  # fmt: skip
-
-
 def _without_nested(columns: Columns, until_ns: int | None) -> tuple[CountedCalls, int]:
     """Leave out calls that are the parent span of another call which lies inside them: one call, told twice."""
     calls = CountedCalls.of(columns, until_ns)
@@ -212,7 +203,11 @@ def _warnings(calls: CountedCalls, n_nested: int, is_live: bool) -> Iterator[str
     n_open = int(np.count_nonzero(calls.is_open))
     if n_open and not is_live:
         told = "1 call" if n_open == 1 else f"{n_open} calls"
-        yield f"{told} never ended: in flight, as far as is known, to the last sign of the process"
+        yield f"{told} never ended: taken as in flight to the next of its thread or task, else the process's last sign"
+    n_backwards = count_intervals(calls.start_ns, calls.end_ns).end_before_start
+    if n_backwards:
+        told = "1 call ends before it starts" if n_backwards == 1 else f"{n_backwards} calls end before they start"
+        yield f"{told}, as where a clock was set back: nothing is said of them"
 
 
 def _bounds(verdicts: tuple[Verdict, ...], n_without_overlap: int) -> Iterator[str]:

@@ -18,6 +18,8 @@ class Cause(StrEnum):
     PARTLY_OVERLAPPED = "partly overlapped"
     OVERLAPPED = "overlapped"
     ONE_CALL = "one call per run"
+    POLLER = "background poller"
+    """Asks one thing again and again beside other runs, and holds nothing back."""
     UNKNOWN = "unknown"
     """The evidence does not tell."""
     MOSTLY_IDLE = "mostly idle"
@@ -65,7 +67,7 @@ class Verdict:
     run: str | None
     """The run, `cell 12`, or what the threads of an executor have in common; None for the process or no name."""
     cause: Cause
-    """`SERIAL`, `PARTLY_OVERLAPPED`, `OVERLAPPED`, `ONE_CALL` or `UNKNOWN`."""
+    """`SERIAL`, `PARTLY_OVERLAPPED`, `OVERLAPPED`, `ONE_CALL`, `POLLER` or `UNKNOWN`."""
     n: int
     """Calls, every attempt."""
     n_logical: int

@@ -13,6 +13,7 @@ from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.steps import Int64
 from occupancy.analysis.unit import Unit
 from occupancy.analysis.units import units
+from occupancy.analysis.workers import units_at_once
 from occupancy.call import Kind
 
 Needs = Mapping[Step, frozenset[Step]]
@@ -51,7 +52,7 @@ class Overlap:
     runs: tuple[RunOverlap, ...]
     """The largest gain first."""
     n_skipped: int
-    """Runs that are not known to be one, or have more than `MOST_CALLS` calls: nothing is said of them."""
+    """Runs of which nothing is said: not known to be one, a poller, or of more than `MOST_CALLS` calls."""
 
     @property
     def best(self) -> RunOverlap | None:
@@ -72,8 +73,9 @@ def find_overlap(columns: Columns, until_ns: int | None = None, depends: Depends
     """
     calls = CountedCalls.of(columns, until_ns)
     found, needs = units(calls), shown_needs(calls)
-    fit = [unit for unit in found if unit.certain and unit.n <= MOST_CALLS]
-    runs = [run for unit in fit for run in overlap_of(unit, depends, needs)]
+    at_once = units_at_once(found)
+    fit = [(place, unit) for place, unit in enumerate(found) if is_judged(unit) and unit.n <= MOST_CALLS]
+    runs = [run for place, unit in fit for run in overlap_of(unit, depends, needs, loops=place not in at_once)]
     return Overlap(tuple(sorted(runs, key=lambda run: -run.gain_ms)), len(found) - len(fit))
 
 
@@ -96,7 +98,14 @@ def _steps_of(calls: CountedCalls, place: Int64) -> list[Step]:
     return list(map(Step, calls.columns["label"][place].tolist(), calls.columns["call_stack"][place].tolist()))
 
 
-def overlap_of(unit: Unit, depends: Depends | None = None, needs: Needs | None = None) -> list[RunOverlap]:
+def is_judged(unit: Unit) -> bool:
+    """Whether it is asked what overlap would gain in a unit: it is known to be one run, and no poller."""
+    return unit.certain and not unit.is_poller
+
+
+def overlap_of(
+    unit: Unit, depends: Depends | None = None, needs: Needs | None = None, *, loops: bool = True
+) -> list[RunOverlap]:
     """Find what overlap would gain in one unit.
 
     Branches that run at once (tasks or threads that each make several calls, as gathered agents do) are looked at one
@@ -108,7 +117,7 @@ def overlap_of(unit: Unit, depends: Depends | None = None, needs: Needs | None =
     branches = branches_of(unit)
     found = []
     for branch in branches:
-        chain = nodes_of(branch, needs or {}, loops=len(branches) == 1)
+        chain = nodes_of(branch, needs or {}, loops=loops and len(branches) == 1)
         if len(chain) > 1:
             bound_ns, groups = critical_path(chain, depends)
             wall_ns = max(node.end_ns for node in chain) - chain[0].start_ns
@@ -148,8 +157,8 @@ def nodes_of(unit: Unit, needs: Needs, *, loops: bool = True) -> list[Node]:
     Args:
         unit: The calls.
         needs: What is shown of their steps.
-        loops: Whether the turns of a loop may be independent. Not in one of several branches: workers that share a list
-            of work are loops too, and overlap as much as they are meant to.
+        loops: Whether the turns of a loop may be independent. Not in one of several branches or processes: workers that
+            share a list of work are loops too, and overlap as much as they are meant to.
     """
     end_ns = np.zeros(unit.n_logical, dtype=np.int64)
     np.maximum.at(end_ns, unit.logical, unit.end_ns)

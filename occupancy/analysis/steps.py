@@ -5,6 +5,9 @@ A call is in flight for start <= t < end; at equal times ends come before starts
 """
 
 import dataclasses
+import re
+from bisect import bisect_right
+from collections import defaultdict
 from typing import overload
 
 import numpy as np
@@ -15,6 +18,8 @@ from occupancy.call import Kind, Outcome
 from occupancy.errors import InputError
 
 Int64 = NDArray[np.int64]
+
+_OWN_NAME = re.compile(r"Task-\d+")
 
 STAMPS = ("start_ns", "headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns", "end_ns", "released_ns")
 """Columns that are times; the latest of them is the last sign of life of a process."""
@@ -189,6 +194,8 @@ def closed_end(columns: Columns, until_ns: int | None = None) -> Int64:
     An open call is in flight from its start up to and including the last stamp seen of its process (`pid`): its end is
     1 ns later, so that three calls in flight at a `kill -9` are three, also when the last stamp is the start of the
     third. What a process did after its last sign of life is not known, and another process's stamps do not tell.
+    Where the same thread or task starts another call before, its end is that start: it makes one call at a time, so the
+    line that told the end was lost, or nobody reads the response.
 
     Args:
         columns: The calls.
@@ -200,8 +207,34 @@ def closed_end(columns: Columns, until_ns: int | None = None) -> Int64:
     end: Int64 = columns["end_ns"].copy()
     still = is_open(columns)
     if still.any():
-        end[still] = until_ns if until_ns is not None else _last_of_process(columns)[still] + 1
+        end[still] = until_ns if until_ns is not None else _last_known_ns(columns, still)
     return end
+
+
+def _last_known_ns(columns: Columns, still: NDArray[np.bool_]) -> Int64:
+    """Up to when each open call is known to have been in flight, ns."""
+    end_ns = _last_of_process(columns)[still] + 1
+    opened = np.flatnonzero(still)
+    later = np.flatnonzero(columns["start_ns"] > columns["start_ns"][opened].min())
+    later = later[np.argsort(columns["start_ns"][later], kind="stable")]
+    starts_ns: dict[object, list[int]] = defaultdict(list)
+    for flow, start_ns in zip(_flows(columns, later), columns["start_ns"][later].tolist(), strict=True):
+        starts_ns[flow].append(start_ns)
+    starts_ns.pop(None, None)
+    for place, flow in enumerate(_flows(columns, opened)):
+        mine = starts_ns.get(flow, [])
+        following = bisect_right(mine, int(columns["start_ns"][opened[place]]))
+        end_ns[place] = min([int(end_ns[place]), *mine[following : following + 1]])
+    return end_ns
+
+
+def _flows(columns: Columns, place: Int64) -> list[object]:
+    """What makes one call at a time; None where that is not known: only asyncio gives each task a name of its own."""
+    names = zip(*(columns[name][place].tolist() for name in ("pid", "run", "thread", "async_task")), strict=True)
+    return [
+        None if thread is None or (task is not None and not _OWN_NAME.fullmatch(task)) else (pid, run, thread, task)
+        for pid, run, thread, task in names
+    ]
 
 
 def _last_of_process(columns: Columns) -> Int64:

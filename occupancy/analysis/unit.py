@@ -27,6 +27,8 @@ class Unit:
     """Whether they are known to be one run."""
     pool: str | None = None
     """The executor whose threads they come from, where they are of no other run."""
+    is_poller: bool = False
+    """Whether they are a background poller's."""
 
     @property
     def n(self) -> int:

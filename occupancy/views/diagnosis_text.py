@@ -29,12 +29,14 @@ def verdict_line(diagnosis: Diagnosis, width: int = WIDTH) -> str:
     if diagnosis.process is None:
         return "nothing to judge: no call was seen"
     if not diagnosis.process.peak:
-        return "nothing to judge: no call took any time"
-    if len(diagnosis.verdicts) > 1 and {verdict.cause for verdict in diagnosis.verdicts} == {Cause.SERIAL}:
-        n, peak = len(diagnosis.verdicts), diagnosis.process.peak
-        return _cut(f"serial {n} times: {n} runs, each serial in itself, up to {peak} in flight together", width)
-    if len(diagnosis.verdicts) > 1 and diagnosis.process.peak == 1:
-        told = f"never more than 1 in flight over {diagnosis.process.n} calls in {len(diagnosis.verdicts)} runs:"
+        told = "nothing to judge: no call took any time" if diagnosis.verdicts else diagnosis.process.sentence
+        return _cut(told, width)
+    runs = [verdict for verdict in diagnosis.verdicts if verdict.cause is not Cause.POLLER]
+    if len(runs) > 1 and {verdict.cause for verdict in (diagnosis.process, *runs)} == {Cause.SERIAL}:
+        told = f"serial {len(runs)} times: {len(runs)} runs, each serial in itself,"
+        return _cut(f"{told} up to {diagnosis.process.peak} in flight together", width)
+    if len(runs) > 1 and diagnosis.process.peak == 1:
+        told = f"never more than 1 in flight over {diagnosis.process.n} calls in {len(runs)} runs:"
         return _cut(f"{told} serial, if one agent's", width)
     return _cut(plain(diagnosis.process.sentence), width)
 

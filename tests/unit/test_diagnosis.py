@@ -228,7 +228,7 @@ def test_a_span_around_another_is_one_call_told_twice() -> None:
 def test_calls_left_open_are_warned_about_but_not_in_a_live_log() -> None:
     calls = [*serial(), call(0, 0, 99, end_ns=None, released_ns=None, outcome=Outcome.OPEN)]
     assert diagnosis_of(calls).warnings == (
-        "1 call never ended: in flight, as far as is known, to the last sign of the process",
+        "1 call never ended: taken as in flight to the next of its thread or task, else the process's last sign",
     )
     assert diagnose(columns_of(calls), until_ns=2000 * MS).warnings == ()
 
