@@ -53,7 +53,7 @@ def is_found(result: SweepResult, slots: int | None) -> bool:
     fit = result.capacity.fit
     if slots is None or fit.capacity is None:
         return slots is None and fit.capacity is None
-    return abs(fit.capacity - slots) <= (fit.error95 or 0)
+    return abs(fit.capacity - slots) <= (fit.error99 or 0)
 
 
 def is_named(result: SweepResult, slots: int | None) -> bool:

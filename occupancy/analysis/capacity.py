@@ -59,11 +59,27 @@ def find_capacity(rounds: Sequence[Round], end: Round | None = None) -> Capacity
     levels = label_levels([measure(r, baseline) for r in complete], baseline)
     fit = fit_capacity(
         [(level.workers, level.best, level.relative_error) for level in levels if is_usable(level)],
-        math.hypot(baseline.relative_error, baseline.client_s / baseline.mean_s),
+        baseline.uncertainty,
         # Where the client gave out above, one level that fell short may be its first sign, and no limit of the server.
         least_on_plateau=2 if levels and levels[-1].is_client_bound else 1,
+        endpoint_share=baseline.endpoint_share,
+        degrees=max(baseline.n - 1, 1),
     )
-    return Capacity(baseline=baseline, levels=levels, fit=fit, recommended=recommend(levels))
+    return Capacity(baseline=baseline, levels=levels, fit=fit, recommended=recommend(levels, fit))
+
+
+def is_limit_known(capacity: Capacity) -> bool:
+    """Whether more workers would tell nothing new.
+
+    So it is over the limit, and where twice the workers bring nothing: at two levels that tell of the server, or at
+    any two doublings.
+    """
+    levels = {level.workers: level for level in capacity.levels}
+    pairs = [(level, levels[2 * c]) for c, level in levels.items() if 2 * c in levels]
+    plateaus = sum(high.best < PLATEAU_BELOW * low.best for low, high in pairs)
+    surely = (capacity.fit.plateau or math.inf) + (capacity.fit.error99 or 0.0)
+    beyond = sum(level.workers > surely for level in capacity.levels if is_usable(level))
+    return capacity.over_limit_at is not None or plateaus >= 2 or (plateaus == 1 and beyond >= 2)
 
 
 def is_usable(level: Level) -> bool:
@@ -127,11 +143,16 @@ def explains(level: Level, baseline: Baseline) -> bool:
     return level.client_s - baseline.client_s >= 0.5 * baseline.mean_s * (level.queueing - 1)
 
 
-def recommend(levels: Sequence[Level]) -> int:
-    """Give the largest number of workers that work in parallel with nothing over the limit; 1 where none does."""
-    fitting = [
-        level.workers
-        for level in levels
-        if level.efficiency >= PARALLEL_FROM and not level.is_over_limit and level.n_ok
-    ]
+def recommend(levels: Sequence[Level], fit: Fit) -> int:
+    """Give the largest number of workers that work in parallel with nothing over the limit; 1 where none does.
+
+    A level at which the client gave out says nothing of the endpoint: the fit of the others speaks for it.
+    """
+    fitting = [level.workers for level in levels if _is_parallel(level, fit)]
     return max(fitting, default=1)
+
+
+def _is_parallel(level: Level, fit: Fit) -> bool:
+    if level.is_client_bound and fit.plateau is not None:
+        return not level.is_over_limit and min(level.workers, fit.plateau) >= PARALLEL_FROM * level.workers
+    return level.efficiency >= PARALLEL_FROM and not level.is_over_limit and level.n_ok > 0

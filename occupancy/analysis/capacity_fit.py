@@ -13,6 +13,7 @@ PARALLEL_FROM = 0.85
 USL_LEVELS = 6
 """Levels from which on the Universal Scalability Law may be shown."""
 Z95 = 1.96
+Z99 = 2.576
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,25 +33,43 @@ class Fit:
     """`E = min(c, capacity)`."""
 
     capacity: float | None
-    """Requests worked on at once; None where no limit was reached."""
+    """Requests the endpoint works on at once; None where no limit was reached."""
     at_least: int
     """Largest number of workers that were worked on in parallel."""
     standard_error: float | None = None
+    plateau: float | None = None
+    """Workers that keep the endpoint busy: more than its capacity by what a client takes of a request's time."""
+    degrees: float = math.inf
+    """Degrees of freedom of the standard error."""
     usl: Usl | None = None
     """Only with 6 levels or more, and where it tells more than the fit above."""
 
     @property
-    def error95(self) -> float | None:
-        """Half the width of the 95 % interval."""
-        return None if self.standard_error is None else Z95 * self.standard_error
+    def error99(self) -> float | None:
+        """Half the width of the capacity's 99 % interval."""
+        return None if self.standard_error is None else quantile_of_t(Z99, self.degrees) * self.standard_error
 
     def __str__(self) -> str:
         if self.capacity is None:
             return f"no limit up to {self.at_least}"
-        return f"{self.capacity:.2f} +- {self.error95:.2f}"
+        return f"{self.capacity:.2f} +- {self.error99:.2f}"
 
 
-def fit_capacity(points: Sequence[tuple[int, float, float]], baseline_error: float, least_on_plateau: int = 1) -> Fit:
+def quantile_of_t(z: float, degrees: float) -> float:
+    """Give the quantile of Student's distribution that belongs to the normal quantile z; good to 1 % from 9 degrees on.
+
+    Abramowitz and Stegun 1964, 26.7.5, to its second order.
+    """
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
+def fit_capacity(
+    points: Sequence[tuple[int, float, float]],
+    baseline_error: float,
+    least_on_plateau: int = 1,
+    endpoint_share: float = 1.0,
+    degrees: float = math.inf,
+) -> Fit:
     """Fit `E = min(c, C)`.
 
     For each split j, C_j is the geometric mean of E from level j on; the C_j with the least squared log error is kept.
@@ -58,9 +77,10 @@ def fit_capacity(points: Sequence[tuple[int, float, float]], baseline_error: flo
 
     Args:
         points: Workers, effective concurrency, and its standard error as a share, in the order of workers.
-        baseline_error: Standard error of T1 as a share, with what the client took of it, which makes a capacity look
-            larger: the same in all points, so that more of them do not lessen it.
-        least_on_plateau: Levels with more workers than the capacity that it takes for a limit.
+        baseline_error: Standard error of T1 as a share: the same in all points, so that more of them do not lessen it.
+        least_on_plateau: Levels with more workers than C that it takes for a limit.
+        endpoint_share: Part of T1 that the endpoint took. The rest, a client's, lies outside its slots.
+        degrees: Of freedom, of the standard errors.
 
     Returns:
         The fit; without points no capacity, and `at_least` 0.
@@ -72,12 +92,13 @@ def fit_capacity(points: Sequence[tuple[int, float, float]], baseline_error: flo
     c, e = np.array([p[0] for p in points], dtype=float), np.array([p[1] for p in points])
     splits = [(_log_error(c, e, _geometric(e[j:])), -j) for j in range(len(points))]
     first = -min(splits)[1]
-    capacity = _geometric(e[first:])
-    if np.count_nonzero(c > capacity) < least_on_plateau:
+    plateau = _geometric(e[first:])
+    if np.count_nonzero(c > plateau) < least_on_plateau:
         return Fit(None, at_least)
     own = math.hypot(*(p[2] for p in points[first:])) / (len(points) - first)
-    error = capacity * math.hypot(own, baseline_error, _scatter(e[first:]))
-    return Fit(capacity, at_least, error, _fit_usl(c, e, capacity))
+    capacity = endpoint_share * plateau
+    error = capacity * math.hypot(max(own, _scatter(e[first:])), baseline_error)
+    return Fit(capacity, at_least, error, plateau, degrees, _fit_usl(c, e, plateau))
 
 
 def _geometric(e: Float64) -> float:

@@ -6,6 +6,7 @@ number of requests that are worked on, as far as the others stand in a queue.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -16,6 +17,9 @@ from occupancy.analysis.samples import ClientLoad, Ending, Round, latencies, sta
 
 OK_SHARE = 0.95
 DRIFT_SHARE = 0.1
+MOST_TRIES = 3
+"""Times that slots and batches are worked out from one another."""
+ROUNDING = 1e-9
 
 
 class Label(StrEnum):
@@ -44,8 +48,20 @@ class Baseline:
     end_mean_s: float | None = None
     """The same at the end of the sweep."""
     n_end: int = 0
-    client_s: float = 0.0
-    """Part of T1 that this client took, not the endpoint: before the request was sent, and by a late event loop."""
+    own_s: float = 0.0
+    """Part of T1 that was not the endpoint's: this client's, until the request was sent; 0 where nobody looked."""
+    lag_s: float = 0.0
+    """Mean time by which the event loop was late: as much of T1 may be this client's too."""
+
+    @property
+    def client_s(self) -> float:
+        """What this client may have taken of T1 in all, in s."""
+        return self.own_s + self.lag_s
+
+    @property
+    def endpoint_share(self) -> float:
+        """Part of T1 that was the endpoint's."""
+        return 1 - self.own_s / self.mean_s
 
     @property
     def relative_error(self) -> float:
@@ -53,9 +69,14 @@ class Baseline:
         return self.deviation_s / math.sqrt(self.n) / self.mean_s if self.n else math.nan
 
     @property
+    def uncertainty(self) -> float:
+        """The same of the endpoint's part of T1, with what a late event loop may have added to it."""
+        return math.hypot(self.deviation_s / math.sqrt(self.n), self.lag_s) / (self.mean_s - self.own_s)
+
+    @property
     def variation(self) -> float:
-        """Standard deviation of one latency, as a share of the mean."""
-        return self.deviation_s / self.mean_s
+        """Standard deviation of one latency, as a share of what the endpoint took of the mean."""
+        return self.deviation_s / (self.mean_s - self.own_s)
 
     @property
     def drift(self) -> float | None:
@@ -84,7 +105,8 @@ class Baseline:
             start_mean_s=mean_and_deviation(start_s)[0],
             end_mean_s=float(end_s.mean()) if end_s.size else None,
             n_end=end_s.size,
-            client_s=client_time_s(start),
+            own_s=_mean(own_times(start) + ([] if end is None else own_times(end))),
+            lag_s=start.client.lag_mean_s,
         )
 
 
@@ -155,14 +177,17 @@ class Level:
         return bool(self.client_reasons)
 
 
-def client_time_s(measured: Round) -> float:
-    """Give the mean part of a latency that the client took: before the request was sent, and by a late event loop.
+def own_times(measured: Round) -> list[float]:
+    """Give the parts of latencies, in s, that the client took before the request was sent, where somebody looked.
 
     The first request of each worker is left out where there are more: it may open a connection.
     """
     later = measured.samples[measured.workers :] or measured.samples
-    own_s = [sample.latency_s - sample.wire_s for sample in later if sample.is_ok and sample.wire_s is not None]
-    return (float(np.mean(own_s)) if own_s else 0.0) + measured.client.lag_mean_s
+    return [sample.latency_s - sample.wire_s for sample in later if sample.is_ok and sample.wire_s is not None]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else 0.0
 
 
 def measure(measured: Round, baseline: Baseline) -> Level:
@@ -196,7 +221,7 @@ def measure(measured: Round, baseline: Baseline) -> Level:
         standard_error=(effective if full is None else full) * math.hypot(relative, baseline.relative_error),
         window_rate=window_rate(measured),
         client=measured.client,
-        client_s=client_time_s(measured),
+        client_s=_mean(own_times(measured)) + measured.client.lag_mean_s,
         first_byte_s=_first_byte_s(measured),
         faults=tally(sample.error or str(sample.ending) for sample in measured.samples if not sample.is_ok),
     )
@@ -212,7 +237,8 @@ def full_load(measured: Round, baseline: Baseline) -> tuple[float, float] | None
     """Give effective concurrency while all workers were busy, `T1 * ok share * L / W` (Little's law), and L.
 
     L is the mean in flight from the first end to the last issue, W the mean latency of the requests issued then, each
-    behind a full line. Against counting completions in a window, no edge cuts a batch of simultaneous ones.
+    behind a full line. Of these, whole batches are taken, as many as the endpoint works on at once: c workers that fill
+    m slots, m no divisor of c, wait for `i // m - (i - c) // m` services, whose mean over m requests in a row is c / m.
 
     Returns:
         None for one worker, with less than two requests for each, or no time between first end and last issue.
@@ -227,27 +253,47 @@ def full_load(measured: Round, baseline: Baseline) -> tuple[float, float] | None
     in_flight = float(np.sum(np.clip(end_s, from_s, to_s) - np.clip(start_s, from_s, to_s))) / (to_s - from_s)
     later = measured.samples[c:]
     ok_share = sum(sample.is_ok for sample in later) / len(later)
-    return baseline.mean_s * ok_share * in_flight / float(np.mean(end_s[c:] - start_s[c:])), in_flight
+    scale = baseline.mean_s * ok_share * in_flight
+    latency_s = end_s[c:] - start_s[c:]
+    effective = scale / float(np.mean(latency_s))
+    for _ in range(MOST_TRIES):
+        whole = _whole_batches(effective, measured, baseline)
+        effective = scale / float(np.mean(latency_s[:whole]))
+    return effective, in_flight
+
+
+def _slots(effective: float, measured: Round, baseline: Baseline) -> int:
+    return min(max(round(effective * baseline.endpoint_share), 1), measured.workers)
+
+
+def _whole_batches(effective: float, measured: Round, baseline: Baseline) -> int:
+    """Give how many of the requests behind a full line come before the last whole batch ends; all where none does."""
+    later, slots = len(measured.samples) - measured.workers, _slots(effective, measured, baseline)
+    return later // slots * slots or later
 
 
 def relative_error(measured: Round, baseline: Baseline, effective: float) -> float:
     """Give the standard error of a level's effective concurrency, as a share of it, without that of T1.
 
-    Independent parts: service times vary as much as those of one request at a time did, so the rate over n of them by
-    `variation / sqrt(n)`; c workers that fill m slots in batches, m no divisor of c, shift the mean latency by up to
-    `m^2 / (4 c (n - c))` of it (a telescoping sum of the rounded-down i / m), taken as uniform; a late event loop adds
-    its mean lag to each latency; and the share of good answers is a binomial one.
+    Independent parts: service times vary as much as those of one request at a time did, so the mean over n of them by
+    `variation / sqrt(n)`; a late event loop adds its mean lag to each latency; the share of good answers is a binomial
+    one. Where what remains is no whole number of slots within these, batches are of unknown size, and shift the mean
+    latency by up to `m^2 / (4 c n)` of it (a telescoping sum of the rounded-down i / m), taken as uniform.
     """
     c, n = measured.workers, len(measured.samples)
     if c == 1:
         return 0.0  # it is the measure itself
-    random = baseline.variation / math.sqrt(n)
-    slots = min(max(round(effective), 1), c)
-    batches = 0.0 if c % slots == 0 or n <= c else slots**2 / (4 * c * (n - c)) / math.sqrt(3)
+    later = n - c if n >= 2 * c else n
+    slots = _slots(effective, measured, baseline)
+    random = baseline.variation / math.sqrt(later)
     lag = measured.client.lag_mean_s / (baseline.mean_s * c / slots)
     share = measured.n_ok / n
     failures = math.sqrt((1 - share) / (share * n)) if share else 0.0
-    return math.sqrt(random**2 + batches**2 + lag**2 + failures**2)
+    known = math.sqrt(random**2 + lag**2 + failures**2)
+    tolerance = 2 * math.hypot(known, baseline.uncertainty) + ROUNDING
+    is_whole = abs(effective * baseline.endpoint_share / slots - 1) <= tolerance
+    batches = 0.0 if is_whole else slots**2 / (4 * c * later) / math.sqrt(3)
+    return math.hypot(known, batches)
 
 
 def window_rate(measured: Round) -> float | None:

@@ -23,7 +23,8 @@ def to_dict(result: "SweepResult") -> dict[str, Any]:
     return {
         "recommended": result.recommended,
         "capacity": capacity.fit.capacity,
-        "capacity_error95": capacity.fit.error95,
+        "capacity_error99": capacity.fit.error99,
+        "plateau": capacity.fit.plateau,
         "parallel_up_to": capacity.fit.at_least,
         "over_limit_at": capacity.over_limit_at,
         "labels": list(result.labels),

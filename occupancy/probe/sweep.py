@@ -5,7 +5,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from occupancy.analysis.capacity import PLATEAU_BELOW, find_capacity
+from occupancy.analysis.capacity import find_capacity, is_limit_known
+from occupancy.analysis.levels import Baseline
 from occupancy.analysis.samples import Ending, Round, Sample
 from occupancy.errors import InputError
 from occupancy.probe.client import Opener, take_sample
@@ -13,7 +14,8 @@ from occupancy.probe.errors import UnreachableError
 from occupancy.probe.rounds import MOST_WAIT_S, RoundRun, wait_asked, wait_out
 
 DOUBLINGS = (1, 2, 4, 8, 16, 32)
-MOST_PLATEAUS = 2
+PRECISION = 0.03
+"""Standard error of a level's rate, as a share, from which on more requests are not worth their cost."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,7 @@ class SweepOptions:
     most_requests: int = 64
     """At the most, but for two for each worker."""
     per_worker: int = 4
-    """Requests for each worker."""
+    """Requests for each worker; two suffice where latencies hardly vary."""
     end_requests: int = 10
     """One at a time again, at the end; 0 for none."""
     max_requests: int | None = None
@@ -53,11 +55,19 @@ class SweepOptions:
                 f"not {self.max_requests!r}"
             )
 
-    def requests_of(self, workers: int) -> int:
-        """Give the requests of a level: whole rounds of its workers, so that none stands idle in the last."""
-        wanted = max(self.least_requests, self.per_worker * workers)
-        wanted = max(min(wanted, self.most_requests), 2 * workers if self.per_worker > 1 else workers)
-        return math.ceil(wanted / workers) * workers
+    def requests_of(self, workers: int, variation: float = math.inf) -> int:
+        """Give the requests of a level: whole rounds of its workers, so that none stands idle in the last.
+
+        Args:
+            workers: Requests at once.
+            variation: Standard deviation of one latency as a share of its mean, where it is known: with little of it,
+                fewer requests behind a full line are as precise.
+        """
+        wanted = self.per_worker * workers
+        if variation < math.inf:
+            wanted = min(wanted, workers + math.ceil((variation / PRECISION) ** 2))
+        wanted = min(max(self.least_requests, wanted), self.most_requests)
+        return math.ceil(max(wanted, min(self.per_worker, 2) * workers) / workers) * workers
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -120,7 +130,7 @@ class Sweep:
         try:
             await self._warm_up()
             for workers in self._plan():
-                if not await self._measure(workers, self.options.requests_of(workers)):
+                if not await self._measure(workers):
                     break
             await self._measure_end()
         finally:
@@ -152,24 +162,21 @@ class Sweep:
                 yield refined
 
     def _is_limit_known(self, workers: int) -> bool:
-        levels = {level.workers: level for level in find_capacity(self.rounds).levels}
-        if levels[workers].is_over_limit:
-            return True
-        if self.options.levels is not None:
-            return False
-        pairs = [(levels[c], levels[2 * c]) for c in levels if 2 * c in levels and 2 * c <= workers]
-        return sum(high.best < PLATEAU_BELOW * low.best for low, high in pairs) >= MOST_PLATEAUS
+        found = find_capacity(self.rounds)
+        if self.options.levels is None:
+            return is_limit_known(found)
+        return found.over_limit_at is not None and found.over_limit_at <= workers
 
     def _refinement(self) -> int | None:
-        """Give the level at the plateau itself, where it has not been measured."""
-        fitted = find_capacity(self.rounds).fit.capacity
-        if fitted is None:
-            return None
-        workers = max(round(fitted), 1)
-        return None if any(r.workers == workers for r in self.rounds) else workers
+        """Give the level at the plateau itself, where it has not been measured and could be recommended."""
+        found = find_capacity(self.rounds)
+        workers = round(found.fit.plateau or 0)
+        return workers if workers > found.recommended and all(r.workers != workers for r in self.rounds) else None
 
-    async def _measure(self, workers: int, n: int) -> bool:
+    async def _measure(self, workers: int) -> bool:
         """Measure one level; False where the number of requests would be too large."""
+        single = next((r for r in self.rounds if r.workers == 1), None)
+        n = self.options.requests_of(workers, math.inf if single is None else Baseline.of(single).variation)
         if self._left() < n:
             self.notes.append(f"{workers} workers left out: {n} requests more than --max-requests allows")
             return False

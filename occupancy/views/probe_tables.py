@@ -52,7 +52,7 @@ def limit(capacity: Capacity) -> str:
     fit, last = capacity.fit, capacity.levels[-1]
     if fit.capacity is not None:
         serial = fit.capacity < 1.3
-        about = f"{fit.capacity:.2f} +- {fit.error95:.2f} (95 %)"
+        about = f"{fit.capacity:.2f} +- {fit.error99:.2f} (99 %)"
         return f"serial: {about} worked on at once" if serial else f"limit: {about} worked on at once"
     if Label.CLIENT_BOUND in last.labels:
         return f"no limit of the endpoint seen up to {fit.at_least} at once; beyond, this client was the bottleneck"
@@ -85,9 +85,15 @@ def baseline(capacity: Capacity) -> str:
     """Say what one request at a time took, and what E is."""
     base = capacity.baseline
     drift = "" if base.drift is None else f", {base.drift:+.1%} at the end"
+    own = (
+        f"\nOf T1, {duration(base.own_s * 1e9)} were this client's, until a request was sent: the limit is "
+        f"{base.endpoint_share:.3f} of the plateau."
+        if base.own_s and capacity.fit.plateau
+        else ""
+    )
     return (
         f"T1, the mean of {count(base.n, 'request')} one at a time: {duration(base.mean_s * 1e9)}{drift}.\n"
-        "E = T1 x ok / wall at full load, +- its standard error."
+        f"E = T1 x ok / wall at full load, +- its standard error.{own}"
     )
 
 
@@ -132,7 +138,7 @@ def _client_notes(capacity: Capacity) -> list[str]:
     levels = [level for level in capacity.levels if level.client_reasons]
     return [
         f"{count(level.workers, 'worker')}: client-bound, {' and '.join(level.client_reasons)}: no finding about the "
-        "endpoint"
+        f"endpoint{', recommended for what the other levels show' * (level.workers == capacity.recommended)}"
         for level in levels
     ]
 

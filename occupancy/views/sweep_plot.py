@@ -77,10 +77,11 @@ def plot_effective(capacity: Capacity, ax: Axes | None = None) -> Axes:
 
 def _draw_limit(ax: Axes, capacity: Capacity) -> None:
     fit = capacity.fit
-    if fit.capacity is None or fit.error95 is None:
+    if fit.capacity is None or fit.error99 is None or fit.plateau is None:
         return
-    ax.axhspan(fit.capacity - fit.error95, fit.capacity + fit.error95, color=LIMIT, alpha=0.12, linewidth=0)
-    ax.axhline(fit.capacity, color=LIMIT, linestyle=(0, (5, 2)), label=f"limit {fit.capacity:.2f} ± {fit.error95:.2f}")
+    share = fit.error99 / fit.capacity
+    ax.axhspan((1 - share) * fit.plateau, (1 + share) * fit.plateau, color=LIMIT, alpha=0.12, linewidth=0)
+    ax.axhline(fit.plateau, color=LIMIT, linestyle=(0, (5, 2)), label=f"limit {fit.capacity:.2f} ± {fit.error99:.2f}")
 
 
 def plot_latency(capacity: Capacity, ax: Axes | None = None) -> Axes:

@@ -97,7 +97,7 @@ def test_csv_and_pandas_have_every_sample(result: SweepResult) -> None:
 def test_the_report_fits_a_terminal_and_says_what_to_do(result: SweepResult) -> None:
     text = str(result)
     assert text.isascii()
-    assert "limit: 2.00 +- 0.00 (95 %) worked on at once; over the limit at 8" in text
+    assert "limit: 2.00 +- 0.00 (99 %) worked on at once; over the limit at 8" in text
     assert "asyncio.Semaphore(2)" in text
     assert "8 workers: 1 x status 429: | busy" in text
 
