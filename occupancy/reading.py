@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from occupancy.errors import ReadError
-from occupancy.formats import jaeger_json, journal_lines, occupancy_csv, otlp_json, phoenix_json
+from occupancy.formats import (
+    arrivals_csv,
+    har,
+    jaeger_json,
+    journal_lines,
+    langfuse_json,
+    occupancy_csv,
+    otlp_json,
+    phoenix_json,
+    readable_spans,
+)
 from occupancy.formats.json_documents import parse
 from occupancy.formats.recording import Recording
 from occupancy.formats.selection import Selection
@@ -26,7 +36,7 @@ _TEXTS: tuple[tuple[str, Callable[[str, str], Recording]], ...] = (
 )
 """Formats of calls, known by how they begin."""
 
-_SPANS = (otlp_json, jaeger_json, phoenix_json)
+_SPANS = (otlp_json, jaeger_json, phoenix_json, readable_spans, langfuse_json)
 """Formats of spans, known by what their JSON holds."""
 
 
@@ -80,6 +90,8 @@ def _recording(text: str, name: str, selection: Selection) -> Recording:
             return _selected(reader(text, name), selection)
     if text.lstrip()[:1] in ("{", "["):
         return _of_json(text, name, selection)
+    if arrivals_csv.recognise(text.partition("\n")[0]):
+        return _selected(arrivals_csv.read(text, name), selection)
     beginning = text[:40].splitlines()[0] if text.strip() else "nothing"
     raise ReadError(f"{name}: no format that we read; it begins with {beginning!r}")
 
@@ -92,6 +104,8 @@ def _selected(recording: Recording, selection: Selection) -> Recording:
 def _of_json(text: str, name: str, selection: Selection) -> Recording:
     found, known = Spans(), False
     for document in parse(text, name):
+        if har.recognise(document.value):
+            return _selected(har.read(document.value, document.place), selection)
         reader = next((reader for reader in _SPANS if reader.recognise(document.value)), None)
         if reader is not None:
             known = True

@@ -1,0 +1,87 @@
+"""Trace files of others, against numbers that were worked out apart from this project; skipped where they are not."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import occupancy
+from occupancy.errors import ReadError
+
+HOME = Path(os.environ.get("OCCUPANCY_TRACES") or Path(__file__).parents[3] / "shared" / "traces")
+"""A folder of traces with their `oracle.json`."""
+
+SELECT = {
+    "all_spans": "all",
+    "all_observations": "all",
+    "client_spans": "client",
+    "genai_inference_spans": "genai",
+    "leaf_generations": "genai",
+    "generations": "langfuse.observation.type=generation",
+    "call_llm": "gen_ai.operation.name=call_llm",
+    "entries": None,
+    "measured": None,
+}
+"""What the oracle calls a selection, and how one asks for it."""
+
+
+def oracle() -> list[tuple[str, str, dict[str, Any]]]:
+    """File, selection and numbers."""
+    if not (HOME / "oracle.json").exists():
+        return []
+    files = json.loads((HOME / "oracle.json").read_text())["files"]
+    return [
+        (file["file"], name, numbers) for file in files for name, numbers in file["oracle"].items() if name in SELECT
+    ]
+
+
+@pytest.mark.skipif(not oracle(), reason="the traces are not here")
+@pytest.mark.parametrize(
+    ("file", "name", "numbers"), oracle(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_file_gives_the_numbers_of_the_oracle(file: str, name: str, numbers: dict[str, Any]) -> None:
+    log = occupancy.read(HOME / file, select=SELECT[name])
+    summary = log.summary()
+    assert len(log.bad_rows) == numbers["n_negative"] + numbers["n_missing_end"]
+    assert summary.n == numbers["n_used"]
+    if numbers["n_used"] == 0:
+        return
+    steps = log.steps()
+    peak_at_ns = int(steps.t_ns[steps.in_flight == summary.peak][0]) - summary.start_ns
+    level_ns = [*summary.level_ns, 0]
+    found = {
+        "n_zero": sum(call.end_ns == call.start_ns for call in log.calls),
+        "t0_ns": log.origin_unix_ns + summary.start_ns - log.origin_ns,
+        "wall_ns": summary.wall_ns,
+        "busy_total_ns": sum((call.end_ns or 0) - call.start_ns for call in log.calls),
+        "peak": summary.peak,
+        "peak_at_ns_after_t0": peak_at_ns,
+        "ge1_ns": summary.busy_ns,
+        "eq1_ns": level_ns[1],
+    }
+    assert found == {key: numbers[key] for key in found}
+    assert summary.mean_in_flight == pytest.approx(numbers["mean"], rel=1e-12)
+    assert summary.level_share[1] == pytest.approx(numbers["frac_eq1"], rel=1e-12)
+    assert 1 - summary.level_share[0] == pytest.approx(numbers["frac_ge1"], rel=1e-12)
+
+
+@pytest.mark.skipif(not oracle(), reason="the traces are not here")
+def test_what_counts_as_a_call_is_each_request_once() -> None:
+    log = occupancy.read(HOME / "jaeger" / "genaiTestTrace.json")
+    assert [
+        (call.label, call.path, call.model, call.input_tokens) for call in sorted(log.calls, key=lambda c: c.call_id)
+    ] == [
+        ("chat model-a", "/v1/messages", "model-a", 1840),
+        ("chat model-a", "/v1/messages", "model-a", 1840),
+        ("chat model-a", "/v1/messages", "model-a", 1840),
+        ("chat model-b", "/v1/messages", "model-b", 920),
+        ("chat model-a", "/v1/messages", "model-a", 1840),
+    ]
+
+
+@pytest.mark.skipif(not oracle(), reason="the traces are not here")
+def test_spans_of_a_server_are_no_calls() -> None:
+    with pytest.raises(ReadError, match=r"none of its 2 spans .* --select all"):
+        occupancy.read(HOME / "otlp" / "otlp2jaeger-in.json")
