@@ -9,7 +9,7 @@ import click
 import occupancy
 from occupancy.errors import OccupancyError
 
-COMMANDS = ("demo", "run", "show", "plot", "report", "compare", "watch", "sweep", "budget")
+COMMANDS = ("demo", "run", "show", "plot", "report", "compare", "convert", "watch", "sweep", "budget")
 
 
 class LazyGroup(click.Group):

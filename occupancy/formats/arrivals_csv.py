@@ -8,7 +8,7 @@ from typing import Any
 
 from occupancy.call import Call, Kind, Outcome
 from occupancy.errors import ReadError
-from occupancy.formats.recording import Recording
+from occupancy.formats.recording import Recording, number_calls
 from occupancy.formats.span_fields import text, whole
 from occupancy.formats.times import FAR_NS, unix_ns
 
@@ -50,9 +50,10 @@ def read(text: str, name: str) -> Recording:
     recording = Recording()
     for number, row in enumerate(csv.DictReader(io.StringIO(body), fieldnames=columns), start=2):
         try:
-            recording.calls.append(_to_call(row, len(recording.calls) + 1))
+            recording.calls.append(_to_call(row))
         except (ValueError, TypeError) as error:
             recording.bad_rows.append(f"{name}:{number}: {error}")
+    number_calls([(None, call) for call in recording.calls])
     recording.origin_ns = recording.origin_unix_ns = min((call.start_ns for call in recording.calls), default=0)
     return recording
 
@@ -61,14 +62,12 @@ def _index(columns: list[str]) -> int:
     return next(number for number, column in enumerate(columns) if column in _ARRIVALS)
 
 
-def _to_call(row: Mapping[str, Any], number: int) -> Call:
+def _to_call(row: Mapping[str, Any]) -> Call:
     start_ns, elapsed = _arrival_ns(_of(row, _ARRIVALS)), _of(row, _ELAPSED)
     elapsed_ns = _seconds_ns(elapsed)
     if elapsed_ns is None:
         raise ValueError(f"no duration: {elapsed!r}")
     return Call(
-        call_id=number,
-        logical_id=number,
         run=text(_of(row, _SESSION)),
         label=text(_of(row, _MODEL)),
         kind=Kind.GENERATE,

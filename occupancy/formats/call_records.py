@@ -9,12 +9,12 @@ from occupancy.formats.times import FAR_NS
 SCHEMA = 1
 """Version of these objects, and of our attributes on a span that we write to a file."""
 
-_DEFAULTS = {name: getattr(Call(), name) for name in FIELDS}
+DEFAULTS = {name: getattr(Call(), name) for name in FIELDS}
 
 
 def to_record(call: Call) -> dict[str, Any]:
     """The fields of a call that are not at their defaults, stamps since the log's origin: ready for JSON."""
-    record = {name: value for name in FIELDS if (value := getattr(call, name)) != _DEFAULTS[name]}
+    record = {name: value for name in FIELDS if (value := getattr(call, name)) != DEFAULTS[name]}
     for name in STAMPS:
         if getattr(call, name) is not None:
             record[name] = getattr(call, name) - call.origin_ns

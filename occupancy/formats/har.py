@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 from occupancy.call import STAMPS, Call, Outcome
 from occupancy.errors import ReadError
 from occupancy.formats.call_records import SCHEMA, to_call, to_record
-from occupancy.formats.recording import Recording
+from occupancy.formats.recording import Recording, number_calls
 from occupancy.formats.span_fields import text, whole
 from occupancy.formats.spans import listed
 from occupancy.formats.times import FAR_NS, ns_to_iso, unix_ns
@@ -52,17 +52,18 @@ def read(document: Any, place: str) -> Recording:
         entries, recording.bad_rows = [], [f"{place}: {error}"]
     for number, entry in enumerate(entries, start=1):
         try:
-            recording.calls.append(_to_call(entry, number, client, origin_unix_ns))
+            recording.calls.append(_to_call(entry, client, origin_unix_ns))
         except KeyError as error:
             recording.bad_rows.append(f"{place}: entry {number}: {error} is missing")
         except (ValueError, TypeError, AttributeError) as error:
             recording.bad_rows.append(f"{place}: entry {number}: {error}")
+    number_calls([(call.pid, call) for call in recording.calls])
     first_ns = min((call.start_ns for call in recording.calls), default=0)
     recording.origin_ns = recording.origin_unix_ns = first_ns if origin_unix_ns is None else origin_unix_ns
     return recording
 
 
-def _to_call(entry: Any, number: int, client: str | None, origin_unix_ns: int | None) -> Call:
+def _to_call(entry: Any, client: str | None, origin_unix_ns: int | None) -> Call:
     if OWN in entry and origin_unix_ns is not None:
         call = to_call(entry[OWN])
         for name in STAMPS:
@@ -79,8 +80,6 @@ def _to_call(entry: Any, number: int, client: str | None, origin_unix_ns: int | 
     first_ns = min(start_ns + sum(_ns(timings, name) or 0 for name in BEFORE_BODY), start_ns + total_ns)
     has_body = status is not None and status not in NO_BODY and request.get("method") != "HEAD"
     return Call(
-        call_id=number,
-        logical_id=number,
         run=text(entry.get("pageref")),
         kind=kind_of(host, path),
         label=f"{request.get('method', '')} {path}".strip() or None,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from occupancy.formats.spans import Event, Span, Spans, clean_id, listed
+from occupancy.formats.spans import Event, Span, Spans, clean_id, listed, readable
 from occupancy.formats.times import unix_ns
 
 US = 1_000
@@ -57,7 +57,7 @@ def _to_span(raw: _Raw) -> Span:
         end_ns=start_ns + _duration_ns(span["duration"]),
         attributes=tags,
         resource={"service.name": process.get("serviceName"), **_tags(process)},
-        events=tuple(_event(log) for log in listed(span, "logs")),
+        events=readable(listed(span, "logs"), _event),
         failed=tags.get("error") in (True, "true") or tags.get("otel.status_code") == "ERROR",
         scope=tags.get("otel.scope.name") or tags.get("otel.library.name"),
     )

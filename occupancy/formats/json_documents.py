@@ -40,11 +40,17 @@ def parse(text: str, name: str) -> Iterator[Document]:
             yield Document(place, value)
         except ValueError as error:  # also a number of thousands of digits
             end = _next_line(text, position)
-            yield Document(place, None, f"broken JSON: {getattr(error, 'msg', error)}")
+            yield Document(place, None, f"broken JSON: {_reason(error)}")
         except RecursionError:
             end = len(text)
             yield Document(place, None, "broken JSON: nested too deep")
         position = _skip_space(text, end)
+
+
+def _reason(error: ValueError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at line {error.lineno}, column {error.colno}"
+    return str(error)
 
 
 def _skip_space(text: str, position: int) -> int:

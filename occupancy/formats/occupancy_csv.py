@@ -9,12 +9,12 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from occupancy.call import FIELD_TYPES, FIELDS, STAMPS, Call, Frame
 from occupancy.errors import InputError, ReadError
 from occupancy.formats.recording import Recording
+from occupancy.formats.writing import write
 
 if TYPE_CHECKING:
     from occupancy.log import OccupancyLog
@@ -38,35 +38,32 @@ def dump(log: "OccupancyLog", path: str | os.PathLike[str], what: str = "calls")
     Raises:
         InputError: `what` is neither, or the file cannot be written.
     """
-    writers: dict[str, Callable[[OccupancyLog], Iterator[str]]] = {"calls": _call_lines, "steps": _step_lines}
+    writers: dict[str, Callable[[OccupancyLog], Iterator[str]]] = {"calls": pieces, "steps": _step_lines}
     if what not in writers:
         raise InputError(f"what must be one of {', '.join(writers)}, not {what!r}")
-    try:
-        with Path(path).open("w", encoding="utf-8", newline="") as file:
-            file.writelines(line + "\n" for line in writers[what](log))
-    except OSError as error:
-        raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from error
+    write(path, writers[what](log))
 
 
 def _metadata(log: "OccupancyLog") -> str:
     metadata = {"schema": SCHEMA, "origin_unix_ns": log.origin_unix_ns, "peak": log.peak, "dropped": log.dropped}
-    return PREFIX + json.dumps(metadata)
+    return PREFIX + json.dumps(metadata) + "\n"
 
 
-def _call_lines(log: "OccupancyLog") -> Iterator[str]:
+def pieces(log: "OccupancyLog") -> Iterator[str]:
+    """A log as the text of a CSV file, line by line."""
     yield _metadata(log)
-    yield ",".join(HEADINGS)
+    yield ",".join(HEADINGS) + "\n"
     for call in [*log.calls, *log.open_calls]:
         derived = (getattr(call, name) for name in DERIVED)
-        yield ",".join(_field(value) for value in (*derived, *(_written(call, name) for name in FIELDS)))
+        yield ",".join(_field(value) for value in (*derived, *(_written(call, name) for name in FIELDS))) + "\n"
 
 
 def _step_lines(log: "OccupancyLog") -> Iterator[str]:
     steps = log.steps()
     yield _metadata(log)
-    yield "t_s,in_flight"
+    yield "t_s,in_flight\n"
     for t_ns, in_flight in zip(steps.t_ns.tolist(), steps.in_flight.tolist(), strict=True):
-        yield f"{(t_ns - log.origin_ns) / 1e9:.9f},{in_flight}"
+        yield f"{(t_ns - log.origin_ns) / 1e9:.9f},{in_flight}\n"
 
 
 def _written(call: Call, name: str) -> Any:

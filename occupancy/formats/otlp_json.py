@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from occupancy.formats.spans import Event, Span, Spans, clean_id, listed
+from occupancy.formats.spans import Event, Span, Spans, clean_id, listed, readable
 from occupancy.formats.times import unix_ns
 
 _RESOURCES = ("resourceSpans", "resource_spans", "batches")
@@ -73,7 +73,7 @@ def _to_span(raw: _Raw) -> Span:
         end_ns=_time(span, "endTimeUnixNano", "end_time_unix_nano"),
         attributes=_attributes(span),
         resource=raw.resource,
-        events=tuple(_event(event) for event in listed(span, "events")),
+        events=readable(listed(span, "events"), _event),
         failed=(span.get("status") or {}).get("code") in (2, "2", "STATUS_CODE_ERROR"),
         scope=raw.scope,
     )

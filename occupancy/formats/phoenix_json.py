@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from occupancy.formats.spans import Event, Span, Spans, clean_id, flatten, listed
+from occupancy.formats.spans import Event, Span, Spans, clean_id, flatten, listed, readable
 from occupancy.formats.times import unix_ns
 
 MS = 1_000_000
@@ -50,7 +50,7 @@ def to_span(raw: Any) -> Span:
         start_ns=unix_ns(flat["start_time"], MS),
         end_ns=unix_ns(flat["end_time"], MS),
         attributes=attributes,
-        events=tuple(_event(event) for event in listed(raw, "events")),
+        events=readable(listed(raw, "events"), _event),
         failed=flat.get("status_code") == "ERROR",
     )
 

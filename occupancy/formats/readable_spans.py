@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from occupancy.formats.spans import Event, Span, Spans, clean_id, flatten, listed
+from occupancy.formats.spans import Event, Span, Spans, clean_id, flatten, listed, readable
 from occupancy.formats.times import unix_ns
 
 
@@ -40,9 +40,10 @@ def _to_span(raw: Any) -> Span:
         end_ns=unix_ns(raw["end_time"]),
         attributes=flatten(raw.get("attributes")),
         resource=flatten((raw.get("resource") or {}).get("attributes")),
-        events=tuple(
-            Event(str(event.get("name", "")), unix_ns(event["timestamp"]), flatten(event.get("attributes")))
-            for event in listed(raw, "events")
-        ),
+        events=readable(listed(raw, "events"), _event),
         failed=str((raw.get("status") or {}).get("status_code")).upper() == "ERROR",
     )
+
+
+def _event(event: Any) -> Event:
+    return Event(str(event.get("name", "")), unix_ns(event["timestamp"]), flatten(event.get("attributes")))

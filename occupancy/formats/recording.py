@@ -1,6 +1,7 @@
 """What every reader gives."""
 
 import dataclasses
+from collections.abc import Hashable, Sequence
 
 from occupancy.call import Call
 
@@ -16,3 +17,22 @@ class Recording:
     """The same moment, ns since 1970."""
     bad_rows: list[str] = dataclasses.field(default_factory=list)
     """What could not be read, as `place: reason`; the good rows are kept."""
+
+
+def number_calls(calls: Sequence[tuple[Hashable, Call]]) -> None:
+    """Give each call a `call_id` of its own: the one it has, where all have different ones, else its place.
+
+    Args:
+        calls: Each with what tells its process from others, which number theirs alike; an attempt after the first.
+    """
+    ids = [call.call_id for _, call in calls]
+    if 0 in ids or len(set(ids)) < len(ids):
+        firsts: dict[Hashable, int] = {}
+        for number, (process, call) in enumerate(calls, start=1):
+            call.call_id = number
+            if call.logical_id:
+                call.logical_id = firsts.setdefault((process, call.logical_id), number)
+            if call.needs:
+                call.needs = firsts.get((process, call.needs))
+    for _, call in calls:
+        call.logical_id = call.logical_id or call.call_id

@@ -6,15 +6,19 @@ from typing import Any
 from occupancy.call import Call, Kind, Outcome
 from occupancy.errors import ReadError
 from occupancy.formats import span_fields
-from occupancy.formats.recording import Recording
+from occupancy.formats.recording import Recording, number_calls
 from occupancy.formats.selection import Selection
 from occupancy.formats.span_kinds import Tree, is_http, is_inference, is_step
 from occupancy.formats.spans import Span, Spans, hex_id
 from occupancy.formats.times import FAR_NS
 from occupancy.kinds import kind_of
 
-ORIGIN = "occupancy.origin_unix_ns"
+SCHEMA_NAME = "occupancy.schema"
+"""Attribute of a resource: its spans were written by us, so each holds its call whole."""
+ORIGIN_NAME = "occupancy.origin_unix_ns"
 """Attribute of a resource: when the log began that its spans are from."""
+MADE_NAME = "occupancy.made_up"
+"""Attribute of a span: which fields of its call it shows and the call has not."""
 
 
 def to_recording(found: Spans, selection: Selection, name: str) -> Recording:
@@ -44,25 +48,25 @@ def to_recording(found: Spans, selection: Selection, name: str) -> Recording:
         try:
             made.append((span, _to_call(span, tree)))
         except (ValueError, TypeError) as error:
-            recording.bad_rows.append(f"{name}: span {span.span_id or span.name!r}: {error}")
+            recording.bad_rows.append(f"{name}: span {span.span_id or repr(span.name)}: {error}")
     _number(made, tree)
     _count_tokens(made, tree)
     recording.calls = [call for _, call in made]
-    origins = [span_fields.whole(span.resource.get(ORIGIN), FAR_NS) for span, _ in made]
+    origins = [span_fields.whole(span.resource.get(ORIGIN_NAME), FAR_NS) for span, _ in made]
     known = [origin for origin in origins if origin is not None]
     first_ns = min((call.start_ns for call in recording.calls), default=0)
-    recording.origin_ns = recording.origin_unix_ns = min([first_ns, *known])
+    recording.origin_ns = recording.origin_unix_ns = min(known, default=first_ns)
     return recording
 
 
 def _to_call(span: Span, tree: Tree) -> Call:
     own = span_fields.own_fields(span)
+    if SCHEMA_NAME in span.resource:
+        return _whole_call(span, own)
     model_span = span if is_inference(span) else _model_above(span, tree)
     target = span_fields.target(span)
     fields: dict[str, Any] = {
-        "trace_id": hex_id(span.trace_id, 32),
-        "span_id": hex_id(span.span_id, 16),
-        "parent_span_id": hex_id(span.parent_id, 16),
+        **_ids(span),
         "run": span.trace_id,
         "label": _label(span, tree),
         "kind": _kind(span, model_span, target),
@@ -78,6 +82,21 @@ def _to_call(span: Span, tree: Tree) -> Call:
     }
     stamps = span_fields.own_stamps(span) if "outcome" in own else span_fields.others_stamps(span)
     return Call(**{**fields, **own, **stamps})
+
+
+def _whole_call(span: Span, own: dict[str, Any]) -> Call:
+    made = str(span.attributes.get(MADE_NAME, "")).split()
+    fields = own | span_fields.event_stamps(span)
+    fields |= {**_ids(span), "start_ns": span.start_ns, "end_ns": span.end_ns}
+    return Call(**{name: value for name, value in fields.items() if name not in made})
+
+
+def _ids(span: Span) -> dict[str, str | None]:
+    return {
+        "trace_id": hex_id(span.trace_id, 32),
+        "span_id": hex_id(span.span_id, 16),
+        "parent_span_id": hex_id(span.parent_id, 16),
+    }
 
 
 def _kind(span: Span, model_span: Span | None, target: dict[str, Any]) -> Kind:
@@ -103,22 +122,12 @@ def _label(span: Span, tree: Tree) -> str | None:
 
 
 def _number(made: list[tuple[Span, Call]], tree: Tree) -> None:
-    """Number the calls: as their log did where they are all of one, else in the order of their starts."""
-    ids = [call.call_id for _, call in made]
-    if 0 not in ids and len(set(ids)) == len(ids):
-        for _, call in made:
-            call.logical_id = call.logical_id or call.call_id
-        return
-    firsts: dict[Any, int] = {}
+    """Number the calls, and join the attempts of one logical call."""
+    told = {id(call) for _, call in made if call.logical_id}
+    number_calls([((span.resource.get("service.instance.id"), call.pid, call.run), call) for span, call in made])
     latest: dict[int, Call] = {}
-    for number, (span, call) in enumerate(made, start=1):
-        call.call_id = number
-        if call.logical_id:
-            process = (span.resource.get("service.instance.id"), call.pid, call.run)
-            call.logical_id = firsts.setdefault((*process, call.logical_id), number)
-            continue
-        call.logical_id = number
-        above = _model_above(span, tree)
+    for span, call in made:
+        above = None if id(call) in told else _model_above(span, tree)
         if above is not None:
             _join(call, latest.get(id(above)))
             latest[id(above)] = call

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from occupancy.call import FIELD_TYPES, FIELDS, STAMPS, Frame, Outcome
+from occupancy.call import FIELDS, STAMPS, Call, Frame, Outcome
+from occupancy.formats.call_records import DEFAULTS, field_value
 from occupancy.formats.span_kinds import first
 from occupancy.formats.spans import Span
 from occupancy.formats.times import FAR_NS
@@ -17,7 +18,8 @@ STAMP_EVENTS = {name.removesuffix("_ns"): name for name in STAMPS if name not in
 """Events that are stamps of a call, and the field of each."""
 
 _OWN = "occupancy."
-_OWN_FIELDS = {_OWN + name: name for name in FIELDS if name not in STAMPS and name not in PHASES}
+_IDS = ("trace_id", "span_id", "parent_span_id")
+_OWN_FIELDS = {_OWN + name: name for name in FIELDS if name not in (*STAMPS, *PHASES, *_IDS)}
 _OWN_PHASES = {f"{_OWN}{name.removesuffix('_ns')}_ms": name for name in PHASES}
 _FIRST_TOKEN_EVENTS = ("First Token Stream Event", "gen_ai.first_token")
 
@@ -54,28 +56,29 @@ def own_fields(span: Span) -> dict[str, Any]:
         if not name.startswith(_OWN):
             continue
         field = _OWN_FIELDS.get(name)
-        if field == "call_stack":
-            fields[field] = tuple(Frame(str(file), int(line), str(function)) for file, line, function in _json(value))
-        elif field is not None:
-            fields[field] = _typed(field, value)
+        if field is not None:
+            fields[field] = field_value(field, json.loads(value) if field == "call_stack" else value)
         elif name in _OWN_PHASES:
-            fields[_OWN_PHASES[name]] = round(float(value) * MS)
+            fields[_OWN_PHASES[name]] = _ms_to_ns(name, value)
     return fields
 
 
-def _typed(field: str, value: Any) -> Any:
-    types = FIELD_TYPES[field]
-    if float in types and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise ValueError(f"occupancy.{field} cannot be {value!r}")
-    if isinstance(value, int) and abs(value) >= FAR_NS:
-        raise ValueError(f"occupancy.{field} cannot be {value!r}")
-    return value
+def own_attributes(call: Call) -> dict[str, Any]:
+    """The attributes that `own_fields` reads: a field at its default is left out."""
+    attributes: dict[str, Any] = {}
+    for name, field in _OWN_FIELDS.items():
+        value = getattr(call, field)
+        if value != DEFAULTS[field]:
+            attributes[name] = json.dumps(value) if field == "call_stack" else value
+    for name, field in _OWN_PHASES.items():
+        if getattr(call, field) is not None:
+            attributes[name] = getattr(call, field) / MS
+    return attributes
 
 
-def _json(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
+def event_stamps(span: Span) -> dict[str, int]:
+    """The stamps of a call that are events of its span, ns since 1970."""
+    return {STAMP_EVENTS[event.name]: event.unix_ns for event in span.events if event.name in STAMP_EVENTS}
 
 
 def own_stamps(span: Span) -> dict[str, int | None]:
@@ -84,16 +87,18 @@ def own_stamps(span: Span) -> dict[str, int | None]:
     The span of OpenTelemetry begins a little after the call, and ends before it where it is not held.
     """
     attributes = span.attributes
-    stamps: dict[str, int | None] = {
-        STAMP_EVENTS[event.name]: event.unix_ns for event in span.events if event.name in STAMP_EVENTS
-    }
-    total_ns, wait_first_ns = (_own_ns(attributes, name) for name in ("total_ms", "wait_first_ms"))
+    stamps: dict[str, int | None] = {**event_stamps(span)}
+    total_ns, wait_first_ns, client_ns = (
+        _own_ns(attributes, name) for name in ("total_ms", "wait_first_ms", "client_ms")
+    )
     first_byte_ns = stamps.get("first_byte_ns")
     start_ns, end_ns = span.start_ns, span.end_ns
     if first_byte_ns is not None and wait_first_ns is not None:
         start_ns = first_byte_ns - wait_first_ns
     elif total_ns is not None:
-        start_ns = min(start_ns, end_ns - total_ns)
+        # OpenTelemetry's span begins while the client is at work. Where its end was not held, the end tells too little.
+        earliest_ns = end_ns - total_ns if client_ns is None else start_ns - client_ns
+        start_ns = min(start_ns, max(end_ns - total_ns, earliest_ns))
     if total_ns is not None:
         end_ns = start_ns + total_ns
     receive_ns = _own_ns(attributes, "receive_ms")
@@ -105,7 +110,13 @@ def own_stamps(span: Span) -> dict[str, int | None]:
 
 def _own_ns(attributes: Mapping[str, Any], name: str) -> int | None:
     value = attributes.get(_OWN + name)
-    return None if value is None else round(float(value) * MS)
+    return None if value is None else _ms_to_ns(_OWN + name, value)
+
+
+def _ms_to_ns(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < FAR_NS / MS:
+        raise ValueError(f"{name} cannot be {value!r}")
+    return round(value * MS)
 
 
 def others_stamps(span: Span) -> dict[str, int | None]:

@@ -74,6 +74,17 @@ class Spans:
                 self.bad_rows.append(f"{place}: span {number}: {error}")
 
 
+def readable(raws: Iterable[Raw], to_event: Callable[[Raw], Event]) -> tuple[Event, ...]:
+    """The events of a span that can be read: one that cannot costs no span."""
+    events = []
+    for raw in raws:
+        try:
+            events.append(to_event(raw))
+        except (KeyError, ValueError, TypeError, AttributeError):
+            continue
+    return tuple(events)
+
+
 def listed(parent: Any, *names: str) -> list[Any]:
     """The list under the first of these names that is there; empty where none is, or it is null.
 

@@ -5,9 +5,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import occupancy
+from occupancy.analysis.columns import MISSING
+from occupancy.analysis.steps import steps_on_wire
 from occupancy.errors import ReadError
 
 HOME = Path(os.environ.get("OCCUPANCY_TRACES") or Path(__file__).parents[3] / "shared" / "traces")
@@ -65,6 +68,37 @@ def test_a_file_gives_the_numbers_of_the_oracle(file: str, name: str, numbers: d
     assert summary.mean_in_flight == pytest.approx(numbers["mean"], rel=1e-12)
     assert summary.level_share[1] == pytest.approx(numbers["frac_eq1"], rel=1e-12)
     assert 1 - summary.level_share[0] == pytest.approx(numbers["frac_ge1"], rel=1e-12)
+
+
+@pytest.mark.skipif(not oracle(), reason="the traces are not here")
+@pytest.mark.parametrize("file", sorted(file for file, name, _ in oracle() if name == "entries"))
+def test_entries_of_a_har_wait_for_a_connection_first(file: str) -> None:
+    files = {known["file"]: known["oracle"] for known in json.loads((HOME / "oracle.json").read_text())["files"]}
+    numbers, log = files[file]["entries_minus_blocked"], occupancy.read(HOME / file)
+    columns = log.columns()
+    on_wire = steps_on_wire(columns)
+    assert (on_wire.peak, on_wire.wall_ns, on_wire.busy_ns) == (
+        numbers["peak"],
+        numbers["wall_ns"],
+        numbers["ge1_ns"],
+    )
+    assert on_wire.mean == pytest.approx(numbers["mean"], rel=1e-12)
+    known = columns["headers_ns"] != MISSING
+    assert np.median((columns["headers_ns"] - columns["start_ns"])[known]) == files[file]["ttfb_median_ns"]
+
+
+@pytest.mark.skipif(not oracle(), reason="the traces are not here")
+def test_a_page_of_a_har_is_a_run() -> None:
+    runs = occupancy.read(HOME / "har" / "browsertime_sitespeed.io.har").summary().by_run
+    assert [(run.run, run.n, run.peak) for run in runs] == [("page_1", 9, 7), ("page_1-1", 9, 7), ("page_1-1-1", 9, 7)]
+
+
+@pytest.mark.skipif(not oracle(), reason="the traces are not here")
+def test_arrivals_without_durations_are_told() -> None:
+    with pytest.raises(
+        ReadError, match=r"column 'TIMESTAMP' says when requests came, and no column how long they took"
+    ):
+        occupancy.read(HOME / "llm_arrivals" / "AzureLLMInferenceTrace_code.csv")
 
 
 @pytest.mark.skipif(not oracle(), reason="the traces are not here")
