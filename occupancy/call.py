@@ -193,8 +193,10 @@ class Call:
     sync_in_event_loop: bool = False
     """A synchronous call made on the thread of a running event loop: it stops every other task."""
 
-    # Where the clock stood at the log's origin; set by the log that gives the call, 0 in a call of nobody.
+    # Not kept. Where the clock stood at the log's origin; set by the log that gives the call, 0 in a call of nobody.
     origin_ns: int = dataclasses.field(default=0, repr=False, compare=False)
+    # Not kept. The server's port, the scheme's own too.
+    port: int | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def call_site(self) -> Frame | None:
@@ -235,7 +237,7 @@ class Call:
 STAMPS = ("start_ns", "headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns", "end_ns", "released_ns")
 """The fields that are times on the monotonic clock, in their order."""
 
-FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Call) if field.name != "origin_ns")
+FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Call) if field.repr)
 """Names of the fields of `Call` in their order: the columns of a log, a CSV file and a journal."""
 
 FIELD_TYPES: dict[str, tuple[type, ...]] = {

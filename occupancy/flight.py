@@ -13,8 +13,7 @@ from occupancy import _guard
 from occupancy.call import Call, Outcome
 
 if TYPE_CHECKING:
-    from occupancy.ledger import Ledger
-    from occupancy.log import OccupancyLog
+    from occupancy.ledger import Counter, Ledger
 
 TIMEOUTS = frozenset({"TimeoutException", "TimeoutError", "Timeout"})
 
@@ -74,12 +73,12 @@ class Flight:
     Args:
         call: The record to fill. The flight owns it until the release.
         ledger: Where starts and releases are counted.
-        logs: The logs that count this call.
+        logs: The logs that count this call, and what counts it besides.
     """
 
     __slots__ = ("__weakref__", "_open", "call", "epoch", "ledger", "logs", "on_release")
 
-    def __init__(self, call: Call, ledger: "Ledger", logs: "tuple[OccupancyLog, ...]") -> None:
+    def __init__(self, call: Call, ledger: "Ledger", logs: "tuple[Counter, ...]") -> None:
         self.call = call
         self.ledger = ledger
         self.logs = logs

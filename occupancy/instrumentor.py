@@ -7,7 +7,7 @@ from opentelemetry import trace
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]  # its file opts out
 
 from occupancy import _guard, capture
-from occupancy.instrumentation import provider
+from occupancy.instrumentation import metrics, provider
 from occupancy.processor import OccupancySpanProcessor
 from occupancy.settings import read_settings
 
@@ -28,11 +28,12 @@ class OccupancyInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """Switch the capture on.
 
         Args:
-            **kwargs: `tracer_provider`: where spans go, instead of the global provider.
+            **kwargs: `tracer_provider`, `meter_provider`: where spans and metrics go, instead of the global providers.
         """
         if not read_settings().enabled:
             return
         provider.chosen = kwargs.get("tracer_provider")
+        metrics.chosen = kwargs.get("meter_provider")
         capture.begin()
         wanted = provider.chosen or trace.get_tracer_provider()
         if hasattr(wanted, "add_span_processor") and not _has_processor(wanted):
@@ -41,7 +42,7 @@ class OccupancyInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     @_guard.guarded
     def _uninstrument(self, **kwargs: Any) -> None:
         capture.uninstrument()
-        provider.chosen = None
+        provider.chosen = metrics.chosen = None
 
 
 def _has_processor(wanted: Any) -> bool:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from occupancy import _guard
 from occupancy.call import Call
@@ -30,12 +30,22 @@ CROWDED = 1000
 """Events that wait to be counted when those who bring more are slowed down."""
 
 
+class Counter(Protocol):
+    """What counts starts and releases, as a log does: each is told once or more, in the order of the stamps."""
+
+    def _start(self, call: Call) -> None: ...
+
+    def _release(self, call: Call) -> None: ...
+
+
 class Ledger:
     """The process's order of starts and releases."""
 
     def __init__(self) -> None:
         self.logs: tuple[OccupancyLog, ...] = ()
         """The logs that record now; empty means that calls are not looked at."""
+        self.observers: tuple[Counter, ...] = ()
+        """What counts the calls of all logs besides. It must not raise."""
         self.epoch = 0
         """Rises in a forked child: a call of the parent's is not the child's."""
         self.forked = 0
@@ -66,7 +76,7 @@ class Ledger:
         call.call_id = next(self._call_ids)
         call.pid = os.getpid()
         call.logical_id = call.logical_id or call.call_id
-        flight = Flight(call, self, self.logs if logs is None else logs)
+        flight = Flight(call, self, (*(self.logs if logs is None else logs), *self.observers))
         self._flights.add(flight)
         self._events.append((flight, call.start_ns, True))
         self.settle()

@@ -24,6 +24,8 @@ class Settings:
     """`OCCUPANCY_REPORT_CHILDREN`: whether forked and spawned workers report too."""
     spans: bool = True
     """`OCCUPANCY_SPANS`: whether OpenTelemetry's httpx instrumentors are switched on and its spans held."""
+    metrics: bool = True
+    """`OCCUPANCY_METRICS`: whether calls are counted for the program's OpenTelemetry meter provider."""
     phases: bool = True
     """`OCCUPANCY_PHASES`: whether pool, connect, TLS, send and wait are told apart."""
     call_stack: bool = True

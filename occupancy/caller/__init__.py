@@ -17,8 +17,8 @@ LABEL_LENGTH = 200
 
 SHARED_BY_ATTEMPTS = (
     "logical_id", "parent_span_id", "trace_id", "run", "kind", "label", "after", "needs", "async_task", "thread",
-    "siblings", "call_stack", "client", "method", "host", "path", "model", "key_id", "request_bytes", "idempotency_key",
-    "sync_in_event_loop",
+    "siblings", "call_stack", "client", "method", "host", "port", "path", "model", "key_id", "request_bytes",
+    "idempotency_key", "sync_in_event_loop",
 )  # fmt: skip
 """Fields of a call that a further attempt of the same request has too."""
 

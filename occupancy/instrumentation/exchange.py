@@ -29,6 +29,8 @@ _TOKEN_LIMITS = (
         for kind in ("tokens", "input-tokens", "output-tokens")
     ),
 )
+PORTS = {"http": 80, "https": 443}
+"""The ports of schemes."""
 _LIMITS = frozenset(itertools.chain.from_iterable(_REQUEST_LIMITS + _TOKEN_LIMITS))
 _KEY_HEADERS = {name.encode(): name for name in ("authorization", *_KEYS)}
 _REQUEST_HEADERS = _KEY_HEADERS | {
@@ -55,6 +57,7 @@ def describe_request(call: Call, request: Any, settings: Settings) -> str | None
     """Fill in what an httpx request says; see `describe_headers`."""
     url = request.url
     describe_target(call, request.method, with_port(url.host, url.port), url.path, settings)
+    call.port = url.port or PORTS.get(url.scheme)
     if settings.model:
         call.model = model_of(getattr(request, "_content", None))
     return describe_headers(call, request.headers.raw, settings)
@@ -66,6 +69,7 @@ def describe_core_request(call: Call, request: Any, settings: Settings) -> None:
     method, host, target = (text.decode("ascii", "replace") for text in (request.method, url.host, url.target))
     path = unquote(target.partition("?")[0])  # as httpx gives it
     describe_target(call, method, with_port(host, url.port), path, settings)
+    call.port = url.port or PORTS.get(url.scheme.decode("ascii", "replace"))
     describe_headers(call, request.headers, settings)
 
 

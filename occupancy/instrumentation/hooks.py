@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from occupancy.flight import note_collection
-from occupancy.instrumentation import attempts, evidence, httpx_hooks, provider
+from occupancy.instrumentation import attempts, evidence, httpx_hooks, metrics, provider
 from occupancy.instrumentation.imports import forget, when_imported
 from occupancy.instrumentation.patching import restore_methods
 from occupancy.settings import Settings
@@ -26,6 +26,8 @@ def install(settings: Settings) -> None:
         evidence.start()
     if note_collection not in gc.callbacks:
         gc.callbacks.append(note_collection)
+    if settings.metrics:
+        metrics.install()
     for name, put in HOOKS.items():
         when_imported(name, put)
 
@@ -37,6 +39,7 @@ def remove() -> None:
     """
     provider.detach()
     evidence.stop()
+    metrics.remove()
     for name in HOOKS:
         forget(name)
     restore_methods()

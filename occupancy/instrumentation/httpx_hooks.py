@@ -17,7 +17,7 @@ from occupancy import _guard, caller
 from occupancy._guard import quietly
 from occupancy.call import Call
 from occupancy.flight import Flight
-from occupancy.instrumentation import attempts, evidence, exchange, provider, spans
+from occupancy.instrumentation import attempts, evidence, exchange, open_connections, provider, spans
 from occupancy.instrumentation.attempts import Trail, continue_trail, current_trail, next_attempt, take_headers
 from occupancy.instrumentation.patching import Patch, replace_method
 from occupancy.instrumentation.phases import AsyncTrace, Phases, Trace
@@ -132,8 +132,10 @@ class Attempt:
 
 
 @_guard.guarded
-def enter_pool(library: str, request: Any, trace: type[Trace]) -> Attempt | None:
+def enter_pool(pool: Any, library: str, request: Any, trace: type[Trace]) -> Attempt | None:
     """A pool is asked: adopt the client's call or start the next attempt. None where it is not to be seen."""
+    if ledger.observers:
+        quietly(open_connections.note, pool)
     if not ledger.logs or IN_POOL in request.extensions or bool(quietly(spans.is_suppressed)):
         return None
     entered_ns = monotonic_ns()
@@ -237,7 +239,7 @@ def _hook_async_client(module: ModuleType, original: Any, patch: Patch) -> Any:
 
 def _hook_pool(library: str, original: Any, patch: Patch) -> Any:
     def handle_request(pool: Any, request: Any) -> Any:
-        attempt = enter_pool(library, request, Trace) if patch.active else None
+        attempt = enter_pool(pool, library, request, Trace) if patch.active else None
         if attempt is None:
             return original(pool, request)
         try:
@@ -253,7 +255,7 @@ def _hook_pool(library: str, original: Any, patch: Patch) -> Any:
 
 def _hook_async_pool(library: str, original: Any, patch: Patch) -> Any:
     async def handle_async_request(pool: Any, request: Any) -> Any:
-        attempt = enter_pool(library, request, AsyncTrace) if patch.active else None
+        attempt = enter_pool(pool, library, request, AsyncTrace) if patch.active else None
         if attempt is None:
             return await original(pool, request)
         try:

@@ -77,6 +77,9 @@ FOUND_AT_LEAST = {
     "occupancy.ledger.Ledger.settle",
     "occupancy.caller.describe",
     "occupancy.log.OccupancyLog._start",
+    "occupancy.instrumentation.metric_counts.Counts._start",
+    "occupancy.instrumentation.metric_counts.Counts._release",
+    "occupancy.instrumentation.open_connections.note",
     "occupancy.rows.Rows.add",
 }
 
