@@ -44,9 +44,9 @@ def gateway_of(*options: str) -> Iterator[str]:
             process.terminate()
 
 
-def options_of(slots: int | None, service_s: float, jitter: float) -> list[str]:
+def options_of(slots: int | None, service_s: float, jitter: float, seed: int = 0) -> list[str]:
     limited = [] if slots is None else ["--capacity", str(slots)]
-    return [*limited, "--service", str(service_s), "--jitter", str(jitter)]
+    return [*limited, "--service", str(service_s), "--jitter", str(jitter), "--seed", str(seed)]
 
 
 def is_found(result: SweepResult, slots: int | None) -> bool:
@@ -65,14 +65,15 @@ def found(times: int, service_s: float) -> None:
     print(f"service {service_s} s")
     for jitter in (0.0, 0.25):
         for slots in (1, 2, 3, 6, None):
-            results, good, named = [], 0, 0
-            for _ in range(times):
-                with gateway_of(*options_of(slots, service_s, jitter)) as url:
+            results, good, named, sent = [], 0, 0, 0
+            for seed in range(times):
+                with gateway_of(*options_of(slots, service_s, jitter, seed)) as url:
                     result = asyncio.run(sweep(Target(url=url, model="mock")))
                 good += is_found(result, slots)
                 named += is_named(result, slots)
+                sent += result.sent
                 results.append(f"{result.capacity.fit} -> {result.recommended}")
-            counts = f"{good} of {times} within the reported error, {named} rounded to it"
+            counts = f"{good} of {times} within the reported error, {named} rounded to it, {sent / times:.0f} requests"
             print(f"capacity {slots or 'unlimited'}, jitter {jitter:.0%}: {counts}: {'; '.join(results)}", flush=True)
 
 

@@ -11,9 +11,9 @@ from enum import StrEnum
 
 import numpy as np
 
-from occupancy.analysis.distribution import Tally, tally
+from occupancy.analysis.distribution import Tally
 from occupancy.analysis.latency import Quantile, mean_and_deviation, quantile
-from occupancy.analysis.samples import ClientLoad, Ending, Round, latencies, starts_and_ends
+from occupancy.analysis.samples import ClientLoad, Ending, Round, faults, latencies, starts_and_ends
 
 OK_SHARE = 0.95
 DRIFT_SHARE = 0.1
@@ -223,7 +223,7 @@ def measure(measured: Round, baseline: Baseline) -> Level:
         client=measured.client,
         client_s=_mean(own_times(measured)) + measured.client.lag_mean_s,
         first_byte_s=_first_byte_s(measured),
-        faults=tally(sample.error or str(sample.ending) for sample in measured.samples if not sample.is_ok),
+        faults=faults(measured.samples),
     )
 
 

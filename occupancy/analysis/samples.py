@@ -7,6 +7,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from occupancy.analysis.distribution import Tally, tally
+
 Float64 = NDArray[np.float64]
 
 
@@ -103,6 +105,11 @@ class Round:
     def count(self, *endings: Ending) -> int:
         """Requests that ended in one of these ways."""
         return sum(sample.ending in endings for sample in self.samples)
+
+
+def faults(samples: Iterable[Sample]) -> tuple[Tally, ...]:
+    """Give what went wrong, and how often: the most frequent first."""
+    return tally(sample.error or str(sample.ending) for sample in samples if not sample.is_ok)
 
 
 def latencies(samples: Iterable[Sample]) -> Float64:

@@ -39,6 +39,7 @@ def _environment(one: "EnvironmentResult") -> dict[str, Any]:
     return {
         "name": one.name,
         "passed": one.passed,
+        "is_complete": one.is_complete,
         "evidence": None if verdict is None else str(verdict.evidence),
         "error": one.error,
         "conditions": dataclasses.asdict(one.conditions),

@@ -20,6 +20,8 @@ def to_junit(result: "BudgetResult") -> str:
 def _add_suite(suites: ET.Element, one: "EnvironmentResult", measured_at: str) -> None:
     verdict = one.verdict
     broken = one.error if verdict is None else verdict.invalid
+    if not one.is_complete:
+        broken = "interrupted before it was measured to its end"
     checks = () if verdict is None else verdict.checks
     failures = sum(not check.passed for check in checks) if broken is None else 0
     attributes = {

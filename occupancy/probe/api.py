@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from occupancy import capture
-from occupancy.analysis.latency_budget import Budget
+from occupancy.analysis.latency_budget import Budget, Measured
 from occupancy.analysis.samples import Round, Sample
 from occupancy.errors import InputError
 from occupancy.formats.budget_json import Before
 from occupancy.log import OccupancyLog
-from occupancy.probe.budget import BudgetOptions, measure_budget
+from occupancy.probe.budget import BudgetOptions, BudgetRun
 from occupancy.probe.budget_result import BudgetResult, EnvironmentResult
 from occupancy.probe.client import Opener, Request, opener_of
 from occupancy.probe.errors import InvalidError, UnreachableError
@@ -197,12 +197,12 @@ class BudgetJob:
                 if self._on_environment is not None:
                     self._on_environment(name, options.requests)
                 try:
-                    self._results.append(await self._measure(name, asked, options))
+                    await self._measure(name, asked, options)
                 finally:
                     self._wall_s = loop.time() - start_s
 
     def result(self, *, is_interrupted: bool = False) -> BudgetResult:
-        """Give the environments that have been measured."""
+        """Give the environments that have been measured, the last one incomplete where it was interrupted."""
         return BudgetResult(
             environments=tuple(self._results),
             measured_at=self._measured_at,
@@ -211,23 +211,35 @@ class BudgetJob:
             log=self._log,
         )
 
-    async def _measure(self, name: str, asked: Target | Request, options: BudgetOptions) -> EnvironmentResult:
-        conditions, before = conditions_of(asked), self._before.get(name)
-        measured, error = None, None
+    async def _measure(self, name: str, asked: Target | Request, options: BudgetOptions) -> None:
+        """Measure one environment; what was measured of it is kept when it is cancelled."""
+        run = BudgetRun(options, self._on_sample)
         try:
             async with opened(asked, options.concurrent) as opener:
-                measured = await measure_budget(opener, options, self._on_sample)
+                await run.run(opener)
         except UnreachableError as unreachable:
-            error = str(unreachable)
-        warnings = [] if before is None else differences(conditions, before)
-        return EnvironmentResult(
-            name=name,
-            conditions=conditions,
-            budget=options.budget,
-            measured=measured,
-            error=error,
-            before=() if before is None else before.warm,
-            warnings=tuple(warnings),
+            self._keep(name, asked, options, None, error=str(unreachable))
+        except asyncio.CancelledError:
+            if run.so_far().all:
+                self._keep(name, asked, options, run.so_far(), is_complete=False)
+            raise
+        else:
+            self._keep(name, asked, options, run.so_far())
+
+    def _keep(
+        self, name: str, asked: Target | Request, options: BudgetOptions, measured: Measured | None, **more: Any
+    ) -> None:
+        conditions, before = conditions_of(asked), self._before.get(name)
+        self._results.append(
+            EnvironmentResult(
+                name=name,
+                conditions=conditions,
+                budget=options.budget,
+                measured=measured,
+                before=() if before is None else before.warm,
+                warnings=() if before is None else tuple(differences(conditions, before)),
+                **more,
+            )
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from occupancy.analysis.latency_budget import Budget, Measured
-from occupancy.analysis.samples import ClientLoad, Round, Sample
+from occupancy.analysis.samples import ClientLoad, Sample
 from occupancy.errors import InputError
 from occupancy.probe.client import Opener, take_sample
 from occupancy.probe.errors import UnreachableError
@@ -55,58 +55,65 @@ class BudgetOptions:
         return 1 + self.warm + self.concurrent
 
 
-async def measure_budget(
-    open_request: Opener, options: BudgetOptions, on_sample: Callable[[Sample], None] | None = None
-) -> Measured:
-    """Measure one environment: one request after idling, some one after another, some at once.
+class BudgetRun:
+    """The measurement of one environment under way. What has been measured is kept when it is cancelled.
 
     Args:
-        open_request: Gives the request.
-        options: How many of each.
+        options: How many requests of each kind.
         on_sample: Told of each request that has ended.
-
-    Raises:
-        UnreachableError: The first request got no answer that can be used.
     """
-    await asyncio.sleep(options.cold_after_s)
-    loop = asyncio.get_running_loop()
-    origin_s = loop.time()
-    async with open_request(1) as request:
-        cold = await take_sample(request, 0, options.timeout_s, origin_s)
-    if on_sample is not None:
-        on_sample(cold)
-    if cold.status is None and not cold.is_ok:
-        raise UnreachableError(f"the first request failed: {cold.error or cold.ending}")
-    if cold.error is not None and not _may_recover(cold):
-        raise UnreachableError(f"the first request failed: {cold.error}")
-    await wait_out([cold])
-    shared: dict[str, Any] = {"timeout_s": options.timeout_s, "origin_s": origin_s, "on_sample": on_sample}
-    # Each request waits for what the one before was asked to wait: outside of its latency, which is all that is judged.
-    warm = await _run(
-        RoundRun(1, options.warm, deadline_s=options.deadline_s, stops_early=False, **shared), open_request
-    )
-    burst = RoundRun(options.concurrent, options.concurrent, stops_early=False, **shared)
-    concurrent = await _run(burst, open_request)
-    return Measured(
-        cold=cold,
-        warm=warm.samples,
-        concurrent=concurrent.samples,
-        client=ClientLoad(
-            lag_mean_s=warm.client.lag_mean_s,
-            lag_p99_s=max(warm.client.lag_p99_s, concurrent.client.lag_p99_s),
-            cpu_share=max(warm.client.cpu_share, concurrent.client.cpu_share),
-        ),
-    )
+
+    def __init__(self, options: BudgetOptions, on_sample: Callable[[Sample], None] | None = None) -> None:
+        self._options = options
+        self._on_sample = on_sample
+        self._cold: Sample | None = None
+        self._runs: list[RoundRun] = []
+        self._loads: list[ClientLoad] = []
+
+    async def run(self, open_request: Opener) -> None:
+        """Send one request after idling, some one after another, some at once.
+
+        Raises:
+            UnreachableError: The first request got no answer that can be used.
+        """
+        options = self._options
+        await asyncio.sleep(options.cold_after_s)
+        origin_s = asyncio.get_running_loop().time()
+        async with open_request(1) as request:
+            cold = self._cold = await take_sample(request, 0, options.timeout_s, origin_s)
+        if self._on_sample is not None:
+            self._on_sample(cold)
+        if not cold.is_ok and not _may_recover(cold):
+            raise UnreachableError(f"the first request failed: {cold.error or cold.ending}")
+        await wait_out([cold])
+        shared: dict[str, Any] = {"timeout_s": options.timeout_s, "origin_s": origin_s, "on_sample": self._on_sample}
+        # Each request waits for what the one before was asked to wait: outside of its latency, all that is judged.
+        warm = RoundRun(1, options.warm, deadline_s=options.deadline_s, stops_early=False, **shared)
+        burst = RoundRun(options.concurrent, options.concurrent, stops_early=False, **shared)
+        for run in (warm, burst):
+            self._runs.append(run)
+            async with open_request(run.workers) as request:
+                self._loads.append((await run.run(request)).client)
+
+    def so_far(self) -> Measured:
+        """Give what has been measured."""
+        phases = [run.so_far().samples for run in self._runs]
+        warm, concurrent = [*phases, (), ()][:2]
+        return Measured(
+            cold=self._cold,
+            warm=warm,
+            concurrent=concurrent,
+            client=ClientLoad(
+                lag_mean_s=max((load.lag_mean_s for load in self._loads), default=0.0),
+                lag_p99_s=max((load.lag_p99_s for load in self._loads), default=0.0),
+                cpu_share=max((load.cpu_share for load in self._loads), default=0.0),
+            ),
+        )
 
 
 def _may_recover(first: Sample) -> bool:
     """Whether later requests may fare better: a busy server may, a wrong key, model or URL does not."""
     return first.status is not None and (first.status in (408, 425, 429) or first.status >= 500)
-
-
-async def _run(run: RoundRun, open_request: Opener) -> Round:
-    async with open_request(run.workers) as request:
-        return await run.run(request)
 
 
 async def measure_quick(target: Target, timeout_s: float) -> list[Sample]:

@@ -29,6 +29,8 @@ class EnvironmentResult:
     measured: Measured | None
     error: str | None = None
     """Why it could not be measured."""
+    is_complete: bool = True
+    """False where it was interrupted: what was measured is shown, and passes nothing."""
     before: tuple[Sample, ...] = ()
     """Warm requests of an earlier measurement."""
     warnings: tuple[str, ...] = ()
@@ -41,13 +43,15 @@ class EnvironmentResult:
     @property
     def passed(self) -> bool:
         """Whether it was measured, keeps the budget, and the measurement says something of the endpoint."""
-        return self.verdict is not None and self.verdict.passed and self.verdict.invalid is None
+        return self.is_complete and self.verdict is not None and self.verdict.passed and self.verdict.invalid is None
 
     @property
     def word(self) -> str:
         """The verdict in one word."""
         if self.verdict is None:
             return "unreachable"
+        if not self.is_complete:
+            return "incomplete"
         return "invalid" if self.verdict.invalid else "pass" if self.passed else "FAIL"
 
     @property
@@ -56,10 +60,10 @@ class EnvironmentResult:
         return compare(self.before, self.measured.warm) if self.measured is not None and self.before else None
 
     def exit_code(self, *, require_proof: bool = False) -> int:
-        """Give 0 passed, 1 failed, 3 not proven, 4 unreachable, 5 invalid."""
+        """Give 0 passed, 1 failed, 3 not proven, 4 unreachable, 5 invalid or incomplete."""
         if self.verdict is None:
             return UNREACHABLE
-        if self.verdict.invalid is not None:
+        if self.verdict.invalid is not None or not self.is_complete:
             return INVALID
         if not self.verdict.passed:
             return FAILED
@@ -92,7 +96,8 @@ class BudgetResult:
     def advice(self) -> str:
         """What to choose, in one line."""
         if self.cheapest is None:
-            return "no environment keeps the budget"
+            kept = "interrupted: no environment was found to keep" if self.is_interrupted else "no environment keeps"
+            return f"{kept} the budget"
         if self.cheapest is self.environments[0] and len(self.environments) > 1:
             return f"{self.cheapest.name} keeps the budget: a bigger plan buys nothing"
         return f"{self.cheapest.name} is the cheapest that keeps the budget"

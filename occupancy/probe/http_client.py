@@ -78,6 +78,8 @@ def _answer(
         error: str | None = f"status {status}{_reason(response, body, target)}"
     else:
         error = target.fault_of(response.headers.get("content-type", ""), body)
+        if error is not None and b'"error"' in body:  # a gateway that answers 200 all the same
+            error += _reason(response, body, target)
     tokens = target.tokens_of(body) if status < 300 else (None, None)
     return Answer(
         status=status,

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from occupancy.analysis.latency import Evidence, Quantile, calls_to_prove, upper_bound
 from occupancy.analysis.latency_budget import P95_SHARE, Check, Verdict
-from occupancy.views.probe_tables import fill, layout
+from occupancy.analysis.samples import faults
+from occupancy.views.probe_tables import MOST_FAULTS, fill, layout
 from occupancy.views.text import count, duration, duration_of_ms, plain
 
 if TYPE_CHECKING:
@@ -59,8 +60,11 @@ def notes(one: "EnvironmentResult") -> list[str]:
     if verdict is None:
         return [one.error or "not measured"]
     lines = [verdict.invalid] if verdict.invalid else []
+    if not one.is_complete:
+        return [f"interrupted after {count(verdict.n, 'request')}: what it would have shown is open", *lines]
     failed = [check for check in verdict.checks if not check.passed]
     lines += [f"{check.name}: {_value(check)}, not below {_limit(check)}" for check in failed]
+    lines += [f"{fault.n} x {fault.value}" for fault in faults(one.measured.all if one.measured else ())[:MOST_FAULTS]]
     if verdict.stages.slowest is not None and any(check.name != "errors" for check in failed):
         lines.append(f"most of the time goes to: {verdict.stages.slowest}")
     if verdict.stages.is_buffered:
@@ -104,7 +108,7 @@ def _changes(one: "EnvironmentResult") -> list[str]:
 
 def _headers(result: "BudgetResult") -> tuple[str, ...]:
     """Name the true number of requests at once."""
-    ns = {len(one.measured.concurrent) for one in result.environments if one.measured is not None}
+    ns = {len(one.measured.concurrent) for one in result.environments if one.measured is not None and one.is_complete}
     at_once = f"{ns.pop()} at once p95" if len(ns) == 1 else "at once p95"
     return tuple(at_once if header == HEADERS[5] else header for header in HEADERS)
 

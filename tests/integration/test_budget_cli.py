@@ -101,43 +101,51 @@ def test_never_more_than_max_requests(quick: str) -> None:
     assert "2 workers left out" in ended.stdout
 
 
+def interrupted(*args: str, url: str, after: int) -> tuple[int, str]:
+    """Run a command until the gateway has been sent more than so many requests, then press Ctrl-C."""
+    ran = [sys.executable, "-c", CALL.format(args[0]), *args[1:]]
+    with subprocess.Popen(ran, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while mock_stats(url) <= after:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        stdout, _ = process.communicate(timeout=30)
+    return process.returncode, stdout
+
+
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     with mock_server.serve(limits=mock_server.Limits(service_s=0.1)) as url:
-        command = [
-            sys.executable,
-            "-c",
-            CALL.format("sweep"),
-            url,
-            "--model",
-            "mock",
-            "--requests",
-            "4",
-            "-o",
-            str(out),
-        ]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stderr is not None
-            while "4 workers" not in process.stderr.readline():
-                pass
-            process.send_signal(signal.SIGINT)
-            stdout, _ = process.communicate(timeout=30)
-    assert process.returncode == 130
+        few = ["--model", "mock", "--requests", "4", "-o", str(out)]
+        code, stdout = interrupted("sweep", url, *few, url=url, after=1 + 8 + 8)  # warm-up, one worker, two
+    assert code == 130
     assert "interrupted" in stdout
     found = json.loads(out.read_text())
     assert found["is_interrupted"]
-    assert [measured["workers"] for measured in found["rounds"]] == [1, 2]
+    assert found["rounds"][0]["workers"] == 1
+
+
+def test_ctrl_c_keeps_the_running_environment_too(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    with mock_server.serve(delay_ms=5) as quick, mock_server.serve(limits=mock_server.Limits(service_s=0.1)) as slow:
+        file = budget_file(tmp_path, free=quick, paid=slow, best=quick)
+        code, stdout = interrupted("budget", file, "-o", str(out), url=slow, after=4)
+        assert (code, mock_stats(quick)) == (130, 31)
+    assert "paid: interrupted after " in stdout
+    free, paid = json.loads(out.read_text())["environments"]
+    assert (free["name"], free["is_complete"], paid["name"], paid["is_complete"]) == ("free", True, "paid", False)
+    assert len(paid["samples"]["cold"]) == 1
+    assert 3 <= len(paid["samples"]["warm"]) < 20
 
 
 class Odd(http.server.BaseHTTPRequestHandler):
-    """Answers HTML, or refuses a key and repeats it."""
+    """Answers HTML, or an error with status 200, or refuses a key and repeats it."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        html = self.path.startswith("/html")
+        html, busy = self.path.startswith("/html"), self.path.startswith("/busy")
         told = {"error": {"message": f"wrong key {self.headers.get('authorization')} or {self.headers.get('x-key')}"}}
         body = b"<!doctype html><p>Welcome" if html else json.dumps(told).encode()
-        self.send_response(200 if html else 401)
+        self.send_response(200 if html or busy else 401)
         self.send_header("content-type", "text/html" if html else "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -196,6 +204,14 @@ def test_html_is_told(odd: str) -> None:
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (
         4,
         "occupancy: the first request failed: answered HTML, not JSON: is this the API's URL?",
+    )
+
+
+def test_an_error_with_a_good_status_is_told(odd: str) -> None:
+    ended = run("sweep", f"{odd}/busy/v1", "--model", "m", OPENAI_API_KEY=SECRET)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (
+        4,
+        "occupancy: the first request failed: the answer has no 'choices': wrong key *** or None",
     )
 
 
@@ -268,10 +284,10 @@ def test_budget_passes_and_names_the_cheapest(quick: str, tmp_path: Path) -> Non
 
 
 def test_budget_fails(tmp_path: Path, quick: str) -> None:
-    with mock_server.serve(limits=mock_server.Limits(capacity=1, service_s=0.05)) as slow:
+    with mock_server.serve(limits=mock_server.Limits(capacity=1, service_s=0.15)) as slow:
         file = budget_file(tmp_path, free=slow, paid=quick)
-        assert run("budget", file, "--p95", "0.3").returncode == 1
-        passed = run("budget", file, "--p95", "0.3", "--any")
+        assert run("budget", file, "--p95", "0.5").returncode == 1
+        passed = run("budget", file, "--p95", "0.5", "--any")
     assert passed.returncode == 0, passed.stdout
     assert "paid is the cheapest that keeps the budget" in passed.stdout
     assert "most of the time goes to: first byte" in passed.stdout

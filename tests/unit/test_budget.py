@@ -231,6 +231,7 @@ def test_refusals_are_errors_and_do_not_end_the_measurement() -> None:
     verdict = result.environments[0].verdict
     assert (verdict.n, verdict.error_rate) == (31, pytest.approx(8 / 31))
     assert (result.passed, result.exit_code()) == (False, 1)
+    assert "local: 8 x refused" in budget_report(result)
 
 
 def test_a_refused_request_is_waited_out_before_the_next() -> None:
@@ -287,6 +288,33 @@ def test_the_cheapest_that_passes_is_named() -> None:
 def test_a_bigger_plan_buys_nothing_where_the_weakest_passes() -> None:
     assert several(free=True, paid=True).advice == "free keeps the budget: a bigger plan buys nothing"
     assert several(free=False).advice == "no environment keeps the budget"
+
+
+def test_an_interrupted_measurement_keeps_what_it_has() -> None:
+    async def main(after_s: float) -> Any:
+        async def request() -> None:
+            await asyncio.sleep(0.5)
+
+        job = BudgetJob({name: (request, BudgetOptions()) for name in ("free", "paid", "best")})
+        task = asyncio.create_task(job.run())
+        await asyncio.sleep(after_s)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return job.result(is_interrupted=True)
+
+    result = run(main(15.2))  # an environment takes 11 s; the second has had its cold request and seven warm ones
+    free, paid = result.environments
+    assert (free.word, paid.word) == ("pass", "incomplete")
+    assert [len(part) for part in (paid.measured.all, paid.measured.warm, paid.measured.concurrent)] == [8, 7, 0]
+    assert (paid.passed, result.passed, result.cheapest) == (False, False, free)
+    assert (free.exit_code(), paid.exit_code()) == (0, 5)
+    assert "paid: interrupted after 8 requests: what it would have shown is open" in budget_report(result)
+    assert [one["is_complete"] for one in result.to_dict()["environments"]] == [True, False]
+    assert ET.fromstring(to_junit(result))[1].get("errors") == "1"
+    assert len(result.to_pandas()) == 31 + 8
+    assert [one.name for one in run(main(0.3)).environments] == []  # nothing has ended yet
+    nothing_passed = run(main(0.7))
+    assert nothing_passed.advice == "interrupted: no environment was found to keep the budget"
 
 
 def test_every_format_tells_the_same() -> None:
