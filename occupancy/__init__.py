@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from occupancy.capture import record as record
     from occupancy.capture import uninstrument as uninstrument
     from occupancy.errors import OccupancyError as OccupancyError
+    from occupancy.fleet.api import query as query
     from occupancy.instrumentor import OccupancyInstrumentor as OccupancyInstrumentor
     from occupancy.log import OccupancyLog as OccupancyLog
     from occupancy.notebook import load_ipython_extension as load_ipython_extension
@@ -39,6 +40,7 @@ _HOMES = {
     "label": "caller.labels",
     "latency_budget": "probe.api",
     "load_ipython_extension": "notebook",
+    "query": "fleet.api",
     "read": "reading",
     "record": "capture",
     "report": "reporting",

@@ -11,11 +11,11 @@ _GENERATE = re.compile(
     r"|/(?:api/)?generate(?:_stream)?(?:/(?!tool)|$)"  # a step below it that is named as a tool is one
     r"|:(?:generateContent|streamGenerateContent|embedContent|batchEmbedContents|predict|rawPredict|streamRawPredict)$"
 )
-_TELEMETRY_PATH = re.compile(
+TELEMETRY_PATH = re.compile(
     r"/traces/ingest$|/api/public/(?:ingestion|otel/)|/runs/(?:batch|multipart)$|/v1/(?:traces|metrics|logs)$"
     r"|/api/\d+/(?:envelope|store)/?$"
 )
-_TELEMETRY_HOST = re.compile(
+TELEMETRY_HOST = re.compile(
     r"(?:^|\.)(?:smith\.langchain\.com|langfuse\.com|posthog\.com|ingest\.sentry\.io|ingest\.us\.sentry\.io"
     r"|datadoghq\.com|honeycomb\.io|logfire-(?:us|eu|api)\.pydantic\.dev)(?::\d+)?$"
 )
@@ -26,6 +26,6 @@ def kind_of(host: str, path: str, exclude: tuple[re.Pattern[str], ...] = ()) -> 
     """What a call to `host` and `path` is for; `exclude` is searched in both, joined."""
     if any(pattern.search(host + path) for pattern in exclude):
         return Kind.OTHER
-    if _TELEMETRY_PATH.search(path) or _TELEMETRY_HOST.search(host):
+    if TELEMETRY_PATH.search(path) or TELEMETRY_HOST.search(host):
         return Kind.OTHER
     return Kind.GENERATE if _GENERATE.search(path) else Kind.TOOL

@@ -28,7 +28,7 @@ class Address:
     @property
     def since_ns(self) -> int:
         """How far back to look."""
-        return _duration_ns(self.since)
+        return duration_ns(self.since)
 
 
 def parse_address(text: str, allowed: Collection[str]) -> Address:
@@ -59,7 +59,7 @@ def parse_address(text: str, allowed: Collection[str]) -> Address:
     if trace is not None and not _TRACE_ID.fullmatch(trace):
         raise InputError(f"trace must be an id of up to 32 hex digits, not {trace!r}")
     since = parameters.get("since", "1h")
-    _duration_ns(since)
+    duration_ns(since)
     bracketed = f"[{host}]" if ":" in host else host
     return Address(
         base_url=f"{parts.scheme}://{bracketed}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}",
@@ -76,8 +76,17 @@ def _shown(text: str) -> str:
     return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
 
 
-def _duration_ns(text: str) -> int:
+def duration_ns(text: str, name: str = "since") -> int:
+    """Read a time such as `90s`, `30m`, `1h` or `2d`.
+
+    Args:
+        text: A whole number from 1 to 999999 and its unit.
+        name: What it is of, for the error.
+
+    Raises:
+        InputError: It is no such time.
+    """
     found = re.fullmatch(r"(\d{1,6})([smhd])", text)
     if found is None or int(found[1]) == 0:
-        raise InputError(f"since must be like 90s, 30m, 1h or 2d, not {text!r}")
+        raise InputError(f"{name} must be like 90s, 30m, 1h or 2d, not {text!r}")
     return int(found[1]) * _UNITS_S[found[2]] * 10**9

@@ -63,7 +63,7 @@ class Api:
                     raise InputError(f"the environment variable {name} holds no token that can be sent")
                 self._secrets.append(token)
                 return _Bearer(token)
-        login = _netrc_login(host)
+        login = netrc_login(host)
         if login is None:
             return None
         self._secrets.append(login[1])
@@ -149,8 +149,12 @@ class _Bearer(httpx2.Auth):
         yield request
 
 
-def _netrc_login(host: str) -> tuple[str, str] | None:
-    """User and password for a host from `.netrc`, or from the file that `NETRC` names."""
+def netrc_login(host: str) -> tuple[str, str] | None:
+    """User and password for a host from `.netrc`, or from the file that `NETRC` names.
+
+    Raises:
+        InputError: The file cannot be used.
+    """
     try:
         found = netrc.netrc(os.environ.get("NETRC")).authenticators(host)
     except OSError:

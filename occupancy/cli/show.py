@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from occupancy.call import Call
     from occupancy.log import OccupancyLog
 
+FLEETS = ("clickhouse", "clickhouses", "chdb")
+"""Schemes of addresses whose calls are counted where they are."""
 FEW = 5
 """Bad rows and open calls that are named; the others are counted."""
 
@@ -27,9 +29,23 @@ def command(file: str, select: str | None, as_json: bool, width: int) -> None:
 
     FILE is a journal, a CSV or a trace (OTLP, Jaeger or Phoenix), or the address of a backend, such as
     jaeger+http://localhost:16686?service=agent&since=1h or phoenix+http://localhost:6006?project=default.
+
+    A fleet's calls are counted where they are: clickhouse://host/database?service=agent&since=1h&by=model, or
+    chdb:///folder/spans.parquet?by=service.
     """
+    if file.partition("://")[0] in FLEETS:
+        click.echo(_fleet(file, select, as_json, width))
+        return
     log = read_file(file, select)
     click.echo(json.dumps(to_json(log, file), indent=2) if as_json else to_text(log, width))
+
+
+def _fleet(url: str, select: str | None, as_json: bool, width: int) -> str:
+    from occupancy.fleet.api import query
+    from occupancy.views.fleet_text import fleet_report
+
+    found = query(url, select)
+    return json.dumps(found.to_dict(), indent=2) if as_json else fleet_report(found, width)
 
 
 def to_text(log: "OccupancyLog", width: int = 80) -> str:

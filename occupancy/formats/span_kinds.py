@@ -9,8 +9,8 @@ GENERATING = frozenset({"chat", "generate_content", "text_completion", "completi
 """Values of `gen_ai.operation.name` for one request to a model; the others are agents, tools and look-ups."""
 MODEL_TYPES = frozenset({"llm", "embedding", "reranker", "generation", "chat", "completion", "rerank"})
 """The same for `openinference.span.kind`, `langfuse.observation.type` and `llm.request.type`, in lower case."""
-_TYPE_NAMES = ("openinference.span.kind", "langfuse.observation.type", "llm.request.type")
-_STEP_NAMES = ("gen_ai.operation.name", *_TYPE_NAMES, "traceloop.span.kind", "gen_ai.agent.name", "gen_ai.tool.name")
+TYPE_NAMES = ("openinference.span.kind", "langfuse.observation.type", "llm.request.type")
+_STEP_NAMES = ("gen_ai.operation.name", *TYPE_NAMES, "traceloop.span.kind", "gen_ai.agent.name", "gen_ai.tool.name")
 _SERVED = ("http.route", "http.target", "http.server_name", "client.address", "url.path")
 """What a server says of a request, and a client does not."""
 
@@ -47,7 +47,7 @@ def is_inference(span: Span) -> bool:
     operation = attributes.get("gen_ai.operation.name")
     if operation is not None:
         return operation in GENERATING
-    kinds = [str(attributes[name]).lower() for name in _TYPE_NAMES if attributes.get(name) is not None]
+    kinds = [str(attributes[name]).lower() for name in TYPE_NAMES if attributes.get(name) is not None]
     if kinds:
         return kinds[0] in MODEL_TYPES
     if "traceloop.span.kind" in attributes:

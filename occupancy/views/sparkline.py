@@ -33,13 +33,19 @@ def sparkline(in_flight: Steps, width: int = 72) -> str:
         return EMPTY
     legend = f" peak {in_flight.peak}" if in_flight.peak <= 9 else f" {RAMP} peak {in_flight.peak}"
     _, highest = in_flight.envelope(in_flight.slots(max(width - len(legend), 1)))
-    return "".join(_level_char(level, in_flight.peak) for level in highest.tolist()) + legend
+    return level_strip(highest, in_flight.peak) + legend
 
 
-def _level_char(level: int, peak: int) -> str:
+def level_strip(levels: Int64, peak: int) -> str:
+    """Draw levels, a character each: up to a peak of 9 digits, above it `RAMP`, in which one call is never nothing.
+
+    Args:
+        levels: Calls in flight, shape (n,), none above the peak.
+        peak: What the last character of the ramp stands for, at least 1.
+    """
     if peak <= 9:
-        return str(level) if level else RAMP[0]
-    return RAMP[-(-level * (len(RAMP) - 1) // peak)]  # rounded up: one call is never nothing
+        return "".join(str(level) if level else RAMP[0] for level in levels.tolist())
+    return "".join(RAMP[-(-level * (len(RAMP) - 1) // peak)] for level in levels.tolist())
 
 
 def skyline(

@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.timeout(240)  # the first test waits for the server
 
-AGENT = Path(__file__).with_name("agent.py")
+AGENT = Path(__file__).with_name("phoenix_agent.py")
 FOUND_S = 30
 """How long spans may take from the exporter to the API."""
 
