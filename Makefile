@@ -23,7 +23,8 @@ test: $(VENV)/.installed-dev
 test-browser: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest tests/browser
 
-# Real backends, in an environment of their own: they bring more than 100 packages.
+# Real backends, in an environment of their own: they bring more than 100 packages. Prometheus comes from the system
+# (Debian: apt-get install prometheus), or PROMETHEUS names it.
 test-backends: $(BACKENDS)/.installed
 	@$(BACKENDS)/bin/python -m pytest tests/backends
 

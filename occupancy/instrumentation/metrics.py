@@ -75,11 +75,13 @@ class Instruments:
     def __init__(self, api: Any, provider: Any, counts: Counts) -> None:
         from opentelemetry.metrics import Observation
 
+        from occupancy import __version__
+
         self.provider = provider
         self._api = api
         self._counts = counts
         self._observation = Observation
-        meter = (provider or api._METER_PROVIDER or api._PROXY_METER_PROVIDER).get_meter(SCOPE)
+        meter = (provider or api._METER_PROVIDER or api._PROXY_METER_PROVIDER).get_meter(SCOPE, __version__)
         meter.create_observable_up_down_counter(
             "http.client.active_requests",
             [self._observed(self._active_requests)],

@@ -1,13 +1,16 @@
 """Real backends. These tests run where their folder is named, in an environment of their own: `make test-backends`."""
 
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,12 +38,45 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "PHOENIX_TELEMETRY_ENABLED": "false",
     }
     command = [str(Path(sys.executable).with_name("phoenix")), "serve"]
-    told = folder / "phoenix.log"
-    with told.open("wb") as log:
-        server = subprocess.Popen(command, env={**os.environ, **settings}, stdout=log, stderr=log)
-    try:
-        await_ready(f"http://127.0.0.1:{port}/healthz", server, told)
+    with running(command, f"http://127.0.0.1:{port}/healthz", folder / "phoenix.log", settings):
         yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def ports() -> list[int]:
+    """Two ports that nobody listens on now."""
+    return [free_port(), free_port()]
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path, ports: list[int]) -> Iterator[str]:
+    """The URL of a Prometheus server that scrapes both ports; `PROMETHEUS` names another executable."""
+    executable = os.environ.get("PROMETHEUS") or shutil.which("prometheus")
+    assert executable, "no prometheus on the path; set PROMETHEUS to an executable"
+    targets, port = [f"127.0.0.1:{port}" for port in ports], free_port()
+    config = {
+        "global": {"scrape_interval": "500ms"},
+        "scrape_configs": [{"job_name": "agents", "static_configs": [{"targets": targets}]}],
+    }
+    (tmp_path / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    command = [
+        executable,
+        f"--config.file={tmp_path / 'prometheus.yml'}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with running(command, f"http://127.0.0.1:{port}/-/ready", tmp_path / "prometheus.log"):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def running(command: list[str], ready: str, told: Path, settings: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Run a server, from when a URL of it answers; what it says goes to a file."""
+    with told.open("wb") as log:
+        server = subprocess.Popen(command, env={**os.environ, **(settings or {})}, stdout=log, stderr=log)
+    try:
+        await_ready(ready, server, told)
+        yield
     finally:
         server.terminate()
         try:

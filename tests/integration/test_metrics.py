@@ -179,7 +179,7 @@ class Api:
         self.used: list[str] = []
         self.callbacks: list[Any] = []
 
-    def get_meter(self, name: str) -> "Api":
+    def get_meter(self, name: str, version: str) -> "Api":
         return self
 
     def create_histogram(self, name: str, unit: str, description: str, **advice: Any) -> Any:
