@@ -1,9 +1,8 @@
 """`OccupancyLog`: counts the calls in flight, keeps them, streams them."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from operator import attrgetter
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from occupancy.analysis.findings import Diagnosis
     from occupancy.analysis.steps import Steps
     from occupancy.analysis.summary import Summary
+    from occupancy.recorded import RecordedCalls
 
 
 class TrackedCall:
@@ -84,7 +84,7 @@ class OccupancyLog:
         """The same moment, ns since 1970."""
         self.bad_rows: list[str] = []
         """What a reader could not read, as `place: reason`."""
-        self._rows = Rows(self._capacity)
+        self._rows: Rows | RecordedCalls = Rows(self._capacity)
         self._open: dict[int, tuple[Call, int]] = {}
         self._open_other: dict[int, Call] = {}
         self._peak = 0
@@ -153,41 +153,36 @@ class OccupancyLog:
             origin_unix_ns: The same moment, ns since 1970.
             bad_rows: What could not be read, as `place: reason`.
         """
-        calls = list(calls)
-        log = cls(capacity=max(1, len(calls)))
+        from occupancy.analysis.columns import columns_of
+
+        return cls.from_columns(
+            columns_of(calls), origin_ns=origin_ns, origin_unix_ns=origin_unix_ns, bad_rows=bad_rows
+        )
+
+    @classmethod
+    def from_columns(
+        cls,
+        columns: "Mapping[str, NDArray[Any]]",
+        *,
+        origin_ns: int = 0,
+        origin_unix_ns: int = 0,
+        bad_rows: Iterable[str] = (),
+    ) -> "OccupancyLog":
+        """As `from_calls`, of calls that are columns: all fields, as `columns` gives them. They are not copied."""
+        from occupancy.recorded import recount
+
+        log = cls()
         log._reset(origin_ns, origin_unix_ns)
         log._live = False
         log.bad_rows = list(bad_rows)
-        log._take_over(calls)
+        log._rows, opened, running = recount(columns)
+        log._peak, log._level_ns = running.peak, running.level_ns.tolist()
+        for call in opened:
+            if call.kind == Kind.OTHER:
+                log._open_other[call.call_id] = call
+            else:
+                log._open[call.call_id] = (call, call.in_flight_start or 0)
         return log
-
-    def _take_over(self, calls: list[Call]) -> None:
-        import numpy as np
-
-        from occupancy.analysis.running_count import count_running
-
-        for call in calls:
-            ended_ns = call.end_ns if call.released_ns is None else call.released_ns
-            call.released_ns = None if ended_ns is None else max(ended_ns, call.start_ns)
-            call.in_flight_start = call.in_flight_end = None
-        counted = [call for call in calls if call.kind != Kind.OTHER]
-        released = [MISSING if call.released_ns is None else call.released_ns for call in counted]
-        running = count_running(np.array([call.start_ns for call in counted], np.int64), np.array(released, np.int64))
-        for call, at_start, at_end in zip(
-            counted, running.in_flight_start.tolist(), running.in_flight_end.tolist(), strict=True
-        ):
-            call.in_flight_start, call.in_flight_end = at_start, None if at_end == MISSING else at_end
-        self._peak, self._level_ns = running.peak, running.level_ns.tolist()
-        ended = sorted((call for call in calls if call.released_ns is not None), key=attrgetter("released_ns"))
-        # Each call is looked at once: a million of them, in another order than they lie in memory, are slow to visit.
-        columns = zip(*map(attrgetter(*FIELDS), ended), strict=True) if ended else [()] * len(FIELDS)
-        self._rows.fill(dict(zip(FIELDS, columns, strict=True)))
-        for call in calls:
-            if call.released_ns is None:
-                if call.kind == Kind.OTHER:
-                    self._open_other[call.call_id] = call
-                else:
-                    self._open[call.call_id] = (call, call.in_flight_start or 0)
 
     # Reading
 
@@ -248,25 +243,27 @@ class OccupancyLog:
         Returns:
             An array of one length for each name. Integers are int64 with the least int64 for None (numpy's "not a
             time"), booleans 0 and 1 likewise, seconds are float64 with NaN, everything else is an object array with
-            None.
+            None. Those of a log that was read are not copied: they are read-only.
 
         Raises:
             InputError: A name is no field of `Call`.
         """
         import numpy as np
 
+        from occupancy.analysis.columns import columns_of
+
         names = list(names)
         for name in names:
             if name not in FIELDS:
                 raise InputError(f"{name!r} is no field of Call")
         with ledger.settled():
-            opened = Rows(max(1, len(self._open) + len(self._open_other)))
-            for call, in_flight_start in self._open.values():
-                opened.add(call, in_flight_start, None)
-            for call in self._open_other.values():
-                opened.add(call, None, None)
-            ended, still_open = self._rows.arrays(names), opened.arrays(names)
-        return {name: np.concatenate([ended[name], still_open[name]]) for name in names}
+            ended = self._rows.arrays(names)
+            opened = columns_of([*(call for call, _ in self._open.values()), *self._open_other.values()])
+            levels = [in_flight_start for _, in_flight_start in self._open.values()]
+        if not len(opened["start_ns"]):
+            return ended
+        opened["in_flight_start"] = np.array(levels + [MISSING] * (len(opened["start_ns"]) - len(levels)))
+        return {name: np.concatenate([ended[name], opened[name]]) for name in names}
 
     def _until_ns(self) -> int | None:
         """Up to when open calls are in flight: now in a live log, not known in one that was read."""
@@ -350,8 +347,10 @@ class OccupancyLog:
             The call, to be told of headers and bytes.
 
         Raises:
-            InputError: `kind` is no `Kind`, or `label` no text.
+            InputError: `kind` is no `Kind`, or `label` no text; or the log was read.
         """
+        if not self._live:
+            raise InputError("a log that was read records no calls")
         if not isinstance(label, str):
             raise InputError(f"a label must be text, not {label!r}")
         if kind not in set(Kind):

@@ -1,5 +1,6 @@
 """The processes beside the one that reports: those that it has forked or started, those that write to its journal."""
 
+import io
 import os
 from typing import NamedTuple
 
@@ -56,19 +57,19 @@ def _read(journal: Journal) -> Beside | None:
     """What the journal tells; None where it is too long to be read."""
     if not journal.is_shared:
         return Beside()
-    from occupancy.formats.journal_lines import read_family
+    from occupancy.formats.journal_file import read_family
 
     with journal.path.open("rb") as file:
         file.seek(journal.begin_bytes)
-        text = file.read(MOST_BYTES + 1)
-    if len(text) > MOST_BYTES:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
         return None
-    found = read_family(text.decode("utf-8", "replace"), str(journal.path), journal.process)
-    calls = found.recording.calls
-    if all(call.pid == os.getpid() for call in calls):
+    found = read_family(io.BytesIO(data), str(journal.path), journal.process)
+    recording = found.recording
+    if (recording.columns["pid"] == os.getpid()).all():
         return Beside(None, found.n_other_calls, found.n_other_processes)
-    log = OccupancyLog.from_calls(
-        calls, origin_ns=found.recording.origin_ns, origin_unix_ns=found.recording.origin_unix_ns
+    log = OccupancyLog.from_columns(
+        recording.columns, origin_ns=recording.origin_ns, origin_unix_ns=recording.origin_unix_ns
     )
     return Beside(log, found.n_other_calls, found.n_other_processes)
 

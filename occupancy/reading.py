@@ -2,9 +2,11 @@
 
 import gc
 import gzip
+import io
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from codecs import BOM_UTF8
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from occupancy.formats import (
     arrivals_csv,
     har,
     jaeger_json,
+    journal_file,
     journal_lines,
     langfuse_json,
     occupancy_csv,
@@ -22,19 +25,13 @@ from occupancy.formats import (
     readable_spans,
 )
 from occupancy.formats.json_documents import parse
-from occupancy.formats.recording import Recording
+from occupancy.formats.recording import ColumnRecording, Recording, as_columns
 from occupancy.formats.selection import Selection
 from occupancy.formats.span_calls import to_recording
 from occupancy.formats.spans import Spans
 from occupancy.log import OccupancyLog
 
 _GZIP = b"\x1f\x8b"
-
-_TEXTS: tuple[tuple[str, Callable[[str, str], Recording]], ...] = (
-    (occupancy_csv.PREFIX, occupancy_csv.read),
-    (journal_lines.PREFIX, journal_lines.read),
-)
-"""Formats of calls, known by how they begin."""
 
 _SPANS = (otlp_json, jaeger_json, phoenix_json, readable_spans, langfuse_json)
 """Formats of spans, known by what their JSON holds."""
@@ -66,28 +63,32 @@ def read(path: str | os.PathLike[str], select: str | None = None) -> OccupancyLo
 
         found, name = pull(name), name.partition("?")[0]
         return _to_log(to_recording(found, selection, name), name)
-    text = _text(name)
-    with _no_collection():
-        return _to_log(_recording(text, name, selection), name)
+    with _opened(name) as file, _no_collection():
+        return _to_log(_recording(file, name, selection), name)
 
 
-def _text(name: str) -> str:
+@contextmanager
+def _opened(name: str) -> "Iterator[io.BufferedReader[Any]]":
+    """Open a file, or what gzip has compressed in it, behind the mark that some editors begin a text with."""
     try:
-        data = Path(name).read_bytes()
+        with Path(name).open("rb") as plain:
+            compressed = plain.peek(len(_GZIP)).startswith(_GZIP)
+            with io.BufferedReader(gzip.GzipFile(fileobj=plain)) if compressed else plain as file:
+                if file.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
+                    file.read(len(BOM_UTF8))
+                yield file
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ReadError(f"{name}: broken gzip: {error}") from error
     except OSError as error:
         raise ReadError(f"cannot read {name!r}: {error.strerror}") from error
-    if data.startswith(_GZIP):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ReadError(f"{name}: broken gzip: {error}") from error
-    return data.decode("utf-8-sig", errors="replace")
 
 
-def _recording(text: str, name: str, selection: Selection) -> Recording:
-    for prefix, reader in _TEXTS:
-        if text.startswith(prefix):
-            return _selected(reader(text, name), selection)
+def _recording(file: "io.BufferedReader[Any]", name: str, selection: Selection) -> ColumnRecording | Recording:
+    if file.peek(len(journal_lines.PREFIX)).startswith(journal_lines.PREFIX.encode()):
+        return _selected(journal_file.read(file, name), selection)
+    text = file.read().decode("utf-8", errors="replace")
+    if text.startswith(occupancy_csv.PREFIX):
+        return _selected(occupancy_csv.read(text, name), selection)
     if text.lstrip()[:1] in ("{", "["):
         return _of_json(text, name, selection)
     if arrivals_csv.recognise(text.partition("\n")[0]):
@@ -96,12 +97,13 @@ def _recording(text: str, name: str, selection: Selection) -> Recording:
     raise ReadError(f"{name}: no format that we read; it begins with {beginning!r}")
 
 
-def _selected(recording: Recording, selection: Selection) -> Recording:
-    recording.calls = selection.calls(recording.calls)
-    return recording
+def _selected(recording: ColumnRecording | Recording, selection: Selection) -> ColumnRecording:
+    found = as_columns(recording)
+    found.columns = selection.columns(found.columns)
+    return found
 
 
-def _of_json(text: str, name: str, selection: Selection) -> Recording:
+def _of_json(text: str, name: str, selection: Selection) -> ColumnRecording | Recording:
     found, known = Spans(), False
     for document in parse(text, name):
         if har.recognise(document.value):
@@ -135,12 +137,13 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _to_log(recording: Recording, name: str) -> OccupancyLog:
-    if not recording.calls and recording.bad_rows:
-        raise ReadError(f"{name}: none of {len(recording.bad_rows)} rows can be read; first: {recording.bad_rows[0]}")
-    return OccupancyLog.from_calls(
-        recording.calls,
-        origin_ns=recording.origin_ns,
-        origin_unix_ns=recording.origin_unix_ns,
-        bad_rows=recording.bad_rows,
+def _to_log(recording: ColumnRecording | Recording, name: str) -> OccupancyLog:
+    found = as_columns(recording)
+    if not len(found.columns["start_ns"]) and found.bad_rows:
+        raise ReadError(f"{name}: none of {len(found.bad_rows)} rows can be read; first: {found.bad_rows[0]}")
+    return OccupancyLog.from_columns(
+        found.columns,
+        origin_ns=found.origin_ns,
+        origin_unix_ns=found.origin_unix_ns,
+        bad_rows=found.bad_rows,
     )

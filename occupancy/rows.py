@@ -2,7 +2,7 @@
 
 import math
 import struct
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -138,27 +138,6 @@ class Rows:
             *[table.number(value) for table, value in zip(self._tables, _names(call), strict=True)],
             *[bytes.fromhex(value) if value else b"" for value in (call.trace_id, call.span_id, call.parent_span_id)],
         )
-
-    def fill(self, columns: "Mapping[str, Sequence[Any]]") -> None:
-        """Keep many calls at once, given by the values of each field; these are all there are."""
-        import numpy as np
-
-        rows = np.zeros(len(columns["call_id"]), dtype=_dtype())
-        for name in LONGS:
-            rows[name] = [MISSING if value is None else value for value in columns[name]]
-        for names, most in ((SHORTS, 2**31 - 1), (SMALLS, 2**15 - 1), (FLAGS, 1)):
-            for name in names:
-                rows[name] = [ABSENT[name] if value is None else min(value, most) for value in columns[name]]
-        for name in FLOATS:
-            rows[name] = [math.nan if value is None else value for value in columns[name]]
-        for table, name in zip(self._tables, NAMES, strict=True):
-            rows[name] = [table.number(value) for value in columns[name]]
-        for name, size in HEX.items():
-            ids = [bytes.fromhex(value) if value else bytes(size) for value in columns[name]]
-            rows[name] = np.frombuffer(b"".join(ids), dtype=f"V{size}")
-        self._rows = bytearray(rows.tobytes())
-        self._texts = [None if text is None else text.encode("utf-8", "replace") for text in columns["request_id"]]
-        self.total = len(rows)
 
     def calls(self, origin_ns: int) -> list[Call]:
         """All kept calls, oldest first, as copies."""

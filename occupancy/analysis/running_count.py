@@ -27,12 +27,14 @@ class RunningCount:
         return int(self.in_flight_start.max(initial=0))
 
 
-def count_running(start_ns: Int64, released_ns: Int64) -> RunningCount:
+def count_running(start_ns: Int64, released_ns: Int64, number: Int64) -> RunningCount:
     """Count calls by their starts and releases.
 
     Args:
         start_ns: Starts, ns, shape (n,), in any order.
-        released_ns: Releases, ns, shape (n,), none before its start; `MISSING` for a call that is still open.
+        released_ns: Releases, ns, shape (n,), none before its start; `MISSING` for a call that is still open. Of those
+            at one time the first comes first.
+        number: What orders starts at one time, shape (n,).
 
     Returns:
         The counts, in the order given.
@@ -42,13 +44,16 @@ def count_running(start_ns: Int64, released_ns: Int64) -> RunningCount:
     # A call of no length is counted at its start and gone: for the others nothing changes.
     change = np.where(opened | (released_ns > start_ns), 1, 0)
     # Starts are odd and releases even, so that one stable sort puts releases first.
-    keys = np.concatenate((2 * start_ns + 1, 2 * released_ns[lasting]))
+    numbered = np.argsort(number, kind="stable")
+    keys = np.concatenate((2 * start_ns[numbered] + 1, 2 * released_ns[lasting]))
     order = np.argsort(keys, kind="stable")
-    changes = np.concatenate((change, np.full(lasting.size, -1)))
+    changes = np.concatenate((change[numbered], np.full(lasting.size, -1)))
     level = np.empty(keys.size, dtype=np.int64)
     level[order] = np.cumsum(changes[order])
     n = start_ns.size
-    in_flight_start = level[:n] + (change == 0)
+    in_flight_start = np.empty(n, dtype=np.int64)
+    in_flight_start[numbered] = level[:n]
+    in_flight_start += change == 0
     in_flight_end = np.where(opened, MISSING, in_flight_start)
     in_flight_end[lasting] = level[n:] + 1
     return RunningCount(in_flight_start, in_flight_end, _time_at_level(keys[order] >> 1, level[order]))

@@ -1,6 +1,5 @@
-"""The journal, read back: several processes on one time axis, calls without an end as open ones."""
+"""The lines of a journal: which process they are of, on which clock, and the calls of one that grows."""
 
-import dataclasses
 import functools
 import json
 import re
@@ -9,17 +8,14 @@ from typing import Any, NamedTuple
 
 from occupancy.call import FIELD_TYPES, FIELDS, STAMPS, Call, Frame, Kind
 from occupancy.errors import ReadError
-from occupancy.formats.recording import Recording
+from occupancy.formats.times import FAR_NS
 from occupancy.journal import SCHEMA
 
 PREFIX = '{"event":'
 """How each line begins."""
-FAR_NS = 2**62
-"""From here on, 146 years away, a stamp is an error, and no array of int64 could be reckoned with."""
-_HEAD = re.compile(rb'{"event":"(start|end)","process":"(\w+)","call_id":(\d+),')
+HEAD_START = PREFIX.encode()
+HEAD = re.compile(rb'{"event":"(start|end)",("process":"\w+","call_id":\d+),')
 """How we write a call; any other order of its fields is understood too."""
-_HEAD_START = PREFIX.encode()
-_START = re.compile(r'\{"event":"start","process":"(\w+)","call_id":(\d+),')
 ENDED_FIELDS = ("call_id", "pid", "kind", "start_ns", "end_ns", "released_ns", "status", "outcome")
 """What `Tail` gives of a call that has ended."""
 
@@ -33,135 +29,54 @@ class Clock(NamedTuple):
     """What makes Unix time of its stamps."""
 
 
-@dataclasses.dataclass(slots=True)
-class _Process:
-    """One process of a journal: where its clock stands, and its calls by their ids."""
+class Process(NamedTuple):
+    """One process of a journal."""
 
+    number: int
+    """From 0, in the order in which they begin to write."""
     shift_ns: int
+    """What puts its stamps on the journal's clock."""
     pid: int | None
     same_clock: bool
     ancestors: tuple[str, ...]
-    calls: dict[int, Call] = dataclasses.field(default_factory=dict)
+    """Those that have forked it, as far as it tells."""
 
 
-def read(text: str, name: str) -> Recording:
-    """Read the calls of a journal.
-
-    A torn line (a full disk, a killed process) is counted as bad; what another process wrote behind it is kept.
+class Processes:
+    """The processes of a journal, by their names; the clock of the first is that of all, unless another is given.
 
     Args:
-        text: Its contents.
-        name: The file's name, for messages.
-
-    Returns:
-        The calls on the clock of the first process. Processes of one boot share that clock; others are placed by Unix
-        time.
-
-    Raises:
-        ReadError: A line is of a newer version.
+        file: The file's name, for messages.
+        clock: The clock to put stamps on.
     """
-    reader = _Reader(name)
-    reader.take_all(text)
-    return reader.recording(reader.processes.values())
 
+    def __init__(self, file: str, clock: Clock | None = None) -> None:
+        self._file = file
+        self.clock = clock
+        self.by_name: dict[str, Process] = {}
 
-class Family(NamedTuple):
-    """What a process and those that it has forked have written to a journal, and what others have."""
-
-    recording: Recording
-    n_other_calls: int
-    n_other_processes: int
-
-
-def read_family(text: str, name: str, process: str) -> Family:
-    """Read the calls of one process of a journal, and of all that it has forked.
-
-    Args:
-        text: Its contents, or what has been written since the process began.
-        name: The file's name, for messages.
-        process: The name under which it writes.
-
-    Raises:
-        ReadError: A line is of a newer version.
-    """
-    reader = _Reader(name)
-    reader.take_all(text)
-    family: list[_Process] = []
-    others: list[_Process] = []
-    for key, known in reader.processes.items():
-        (family if key == process or process in known.ancestors else others).append(known)
-    n_calls = [sum(call.kind != Kind.OTHER for call in known.calls.values()) for known in others]
-    return Family(reader.recording(family), sum(n_calls), sum(map(bool, n_calls)))
-
-
-class _Reader:
-    """Reads line by line; the clock of the first process is that of all, unless there is another to go by."""
-
-    def __init__(self, name: str, clock: Clock | None = None) -> None:
-        self._name = name
-        self._bad_rows: list[str] = []
-        self.processes: dict[str, _Process] = {}
-        self._clock = clock
-        self._starts: dict[tuple[str, str], tuple[str, str]] = {}
-
-    def take_all(self, text: str) -> None:
-        for number, line in enumerate(text.splitlines(), start=1):
-            if line.strip():
-                self.take(f"{self._name}:{number}", line)
-        for place, line in list(self._starts.values()):
-            self._read(place, line)
-
-    def take(self, place: str, line: str) -> None:
-        started = _START.match(line)
-        if started is None or not line.endswith("}") or line.find(PREFIX, 1) > 0:
-            self._read(place, line)
-        else:  # read only if no end follows: an end has all that its start has
-            self._starts[started[1], started[2]] = place, line
-
-    def _read(self, place: str, line: str) -> None:
-        for part in _parts(line):
-            try:
-                record = json.loads(part)
-                call = self.take_record(record)
-                if call is not None:
-                    self._starts.pop((record["process"], str(call.call_id)), None)
-                    self.processes[record["process"]].calls[call.call_id] = call
-            except (ValueError, KeyError, TypeError) as error:
-                self._bad_rows.append(f"{place}: {_reason(error)}")
-
-    def take_record(self, record: Any, names: Iterable[str] = FIELDS) -> Call | None:
-        """Give the call of a line, None where it tells of a process.
+    def take(self, record: dict[str, Any]) -> None:
+        """Know a process from the line it begins with. Repeats are harmless.
 
         Raises:
             ValueError, KeyError, TypeError: It cannot be read.
             ReadError: It is of a newer version.
         """
-        if not isinstance(record, dict):
-            raise ValueError("not a record")
-        if record["event"] == "process":
-            self._take_process(record)
-            return None
-        return _to_call(record, self.processes[record["process"]].shift_ns, names)
-
-    def _take_process(self, record: dict[str, Any]) -> None:
         schema = int(record["schema"])
         if schema > SCHEMA:
-            raise ReadError(f"{self._name}: version {schema} is newer than this occupancy, which reads up to {SCHEMA}")
+            raise ReadError(f"{self._file}: version {schema} is newer than this occupancy, which reads up to {SCHEMA}")
         clock = Clock(record.get("boot_id"), int(record["unix_offset_ns"]))
-        if self._clock is None:
-            self._clock = clock
-        same_clock = clock.boot_id is not None and clock.boot_id == self._clock.boot_id
-        shift_ns = 0 if same_clock else clock.unix_offset_ns - self._clock.unix_offset_ns
-        pid = record.get("pid")
-        self.processes[record["process"]] = _Process(
-            shift_ns, pid if isinstance(pid, int) else None, same_clock, tuple(record.get("ancestors", ()))
-        )
-
-    def recording(self, processes: Iterable[_Process]) -> Recording:
-        calls = list(_renumbered(processes))
-        origin_ns = min((call.start_ns for call in calls), default=0)
-        unix_offset_ns = 0 if self._clock is None else self._clock.unix_offset_ns
-        return Recording(calls, origin_ns, origin_ns + unix_offset_ns, self._bad_rows)
+        if self.clock is None:
+            self.clock = clock
+        same_clock = clock.boot_id is not None and clock.boot_id == self.clock.boot_id
+        shift_ns = 0 if same_clock else clock.unix_offset_ns - self.clock.unix_offset_ns
+        if abs(shift_ns) >= FAR_NS:
+            raise ValueError(f"unix_offset_ns cannot be {clock.unix_offset_ns}")
+        pid, name = record.get("pid"), record["process"]
+        known = self.by_name.get(name)
+        number = len(self.by_name) if known is None else known.number
+        pid = pid if isinstance(pid, int) else None
+        self.by_name[name] = Process(number, shift_ns, pid, same_clock, tuple(record.get("ancestors", ())))
 
 
 class Tail:
@@ -173,7 +88,7 @@ class Tail:
     """
 
     def __init__(self, name: str, clock: Clock) -> None:
-        self._reader = _Reader(name, clock)
+        self._processes = Processes(name, clock)
         self.bad = 0
         """Lines that could not be read."""
         self.last_bad: str | None = None
@@ -182,11 +97,11 @@ class Tail:
     @property
     def processes(self) -> int:
         """How many processes have written so far."""
-        return len(self._reader.processes)
+        return len(self._processes.by_name)
 
     def pid(self, process: str) -> int | None:
         """The process id of one that shares the reader's clock, so on the same machine; None of others."""
-        known = self._reader.processes.get(process)
+        known = self._processes.by_name.get(process)
         return known.pid if known is not None and known.same_clock else None
 
     def feed(self, data: bytes) -> Iterator[tuple[str, Call]]:
@@ -204,37 +119,59 @@ class Tail:
         """
         started: dict[bytes, bytes] = {}
         for line in data.split(b"\n"):
-            head = _HEAD.match(line)
-            if head is None or line.find(_HEAD_START, 1) > 0:
+            head = HEAD.match(line)
+            if head is None or line.find(HEAD_START, 1) > 0:
                 yield from self._take(line, FIELDS)
             elif head[1] == b"start":
-                started[line[head.start(2) : head.end(3)]] = line
+                started[head[2]] = line
             else:
-                started.pop(line[head.start(2) : head.end(3)], None)
+                started.pop(head[2], None)
                 yield from self._take(line, ENDED_FIELDS)
         for line in started.values():
             yield from self._take(line, FIELDS)
 
     def _take(self, line: bytes, names: Iterable[str]) -> Iterator[tuple[str, Call]]:
-        for part in _parts(line.decode("utf-8", "replace")) if line.strip() else ():
+        for part in parts_of(line):
             try:
-                record = json.loads(part)
-                call = self._reader.take_record(record, names)
+                record = parse(part)
+                call = self._call(record, names)
             except (ValueError, KeyError, TypeError) as error:
                 self.bad += 1
-                self.last_bad = _reason(error)
+                self.last_bad = reason_of(error)
             else:
                 if call is not None and call.kind != Kind.OTHER:
                     yield record["process"], call
 
+    def _call(self, record: dict[str, Any], names: Iterable[str]) -> Call | None:
+        if record["event"] == "process":
+            self._processes.take(record)
+            return None
+        return _to_call(record, self._processes.by_name[record["process"]].shift_ns, names)
 
-def _parts(line: str) -> Iterator[str]:
-    """The records of a line: one, unless another process has written behind a torn one."""
+
+def parts_of(line: bytes) -> Iterator[bytes]:
+    """The records of a line: one, unless another process has written behind a torn one; none of a blank line."""
     start = 0
-    while (following := line.find(PREFIX, start + 1)) >= 0:
+    while (following := line.find(HEAD_START, start + 1)) >= 0:
         yield line[start:following]
         start = following
-    yield line[start:]
+    if line[start:].strip():
+        yield line[start:]
+
+
+def parse(part: bytes) -> dict[str, Any]:
+    """Read one record.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        record = json.loads(part.decode("utf-8", "replace"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(record, dict):
+        raise ValueError("not a record")
+    return record
 
 
 def _to_call(record: dict[str, Any], shift_ns: int, names: Iterable[str] = FIELDS) -> Call:
@@ -262,20 +199,8 @@ def _frames(stack: tuple[tuple[Any, ...], ...]) -> tuple[Frame, ...]:
     return tuple(Frame(*frame) for frame in stack)
 
 
-def _renumbered(processes: Iterable[_Process]) -> Iterator[Call]:
-    """All calls. Processes number theirs alike, so where there are several each call gets a number of its own."""
-    highest = 0
-    for process in processes:
-        shift, highest = highest, highest + max(process.calls, default=0)
-        for call in process.calls.values():
-            call.call_id += shift
-            call.logical_id += shift
-            if call.needs:
-                call.needs += shift
-            yield call
-
-
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Why a line could not be read."""
     if isinstance(error, json.JSONDecodeError):
         return "a torn line"
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)

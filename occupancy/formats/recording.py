@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Hashable, Sequence
 
+from occupancy.analysis.columns import Columns, columns_of
 from occupancy.call import Call
 
 
@@ -17,6 +18,26 @@ class Recording:
     """The same moment, ns since 1970."""
     bad_rows: list[str] = dataclasses.field(default_factory=list)
     """What could not be read, as `place: reason`; the good rows are kept."""
+
+
+@dataclasses.dataclass(slots=True)
+class ColumnRecording:
+    """The same as columns: what a reader of files gives that may hold millions of calls."""
+
+    columns: Columns
+    """All fields."""
+    origin_ns: int = 0
+    origin_unix_ns: int = 0
+    bad_rows: list[str] = dataclasses.field(default_factory=list)
+
+
+def as_columns(recording: Recording | ColumnRecording) -> ColumnRecording:
+    """Give a recording as columns."""
+    if isinstance(recording, ColumnRecording):
+        return recording
+    return ColumnRecording(
+        columns_of(recording.calls), recording.origin_ns, recording.origin_unix_ns, recording.bad_rows
+    )
 
 
 def number_calls(calls: Sequence[tuple[Hashable, Call]]) -> None:

@@ -3,7 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from occupancy.call import FIELDS, Call, Kind
+import numpy as np
+
+from occupancy.analysis.columns import Columns, values_of
+from occupancy.call import FIELDS, Kind
 from occupancy.errors import InputError
 from occupancy.formats import span_kinds
 from occupancy.formats.spans import Span
@@ -51,19 +54,19 @@ class Selection:
                 return [span for span in spans if span_kinds.is_client(span)]
         return [span for span in spans if _text(_attribute(span, self._name)) == self._value]
 
-    def calls(self, calls: Iterable[Call]) -> list[Call]:
+    def columns(self, columns: Columns) -> Columns:
         """The calls to count of a file whose rows are calls.
 
         Raises:
             InputError: The attribute is no field of a call.
         """
         if self._select in (None, "all", "client", "http"):
-            return list(calls)
-        if self._select == "genai":
-            return [call for call in calls if call.kind == Kind.GENERATE]
-        if self._name not in FIELDS:
-            raise InputError(f"a call has no {self._name!r}; it has {', '.join(FIELDS)}")
-        return [call for call in calls if _text(getattr(call, self._name)) == self._value]
+            return columns
+        name, value = ("kind", Kind.GENERATE) if self._select == "genai" else (self._name, self._value)
+        if name not in FIELDS:
+            raise InputError(f"a call has no {name!r}; it has {', '.join(FIELDS)}")
+        mask = np.array([_text(one) == value for one in values_of(name, columns[name])], dtype=np.bool_)
+        return {field: column[mask] for field, column in columns.items()}
 
 
 def _attribute(span: Span, name: str) -> Any:

@@ -1,15 +1,17 @@
 """The journal as it is written and as it is read back."""
 
+import io
 import json
 import os
 from pathlib import Path
 
 import pytest
 
+from occupancy.analysis.columns import calls_of
 from occupancy.call import Call, Outcome
 from occupancy.errors import InputError, ReadError
-from occupancy.formats import journal_lines
-from occupancy.formats.recording import Recording
+from occupancy.formats import journal_file
+from occupancy.formats.recording import ColumnRecording
 from occupancy.journal import Journal
 from occupancy.ledger import Ledger
 from occupancy.log import OccupancyLog
@@ -20,6 +22,14 @@ PROCESS = {"event": "process", "process": "a", "schema": 1, "pid": 1, "boot_id":
 
 def lines(*records: dict[str, object]) -> str:
     return "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+
+
+def read_text(text: str, name: str = "j") -> ColumnRecording:
+    return journal_file.read(io.BytesIO(text.encode()), name)
+
+
+def calls_in(text: str) -> list[Call]:
+    return calls_of(read_text(text).columns)
 
 
 def a_call(event: str, process: str, call_id: int, **fields: object) -> dict[str, object]:
@@ -47,8 +57,8 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_start_without_an_end_is_open() -> None:
-    recording = journal_lines.read(lines(PROCESS, a_call("start", "a", 1, start_ns=5)), "j")
-    assert [(call.outcome, call.end_ns) for call in recording.calls] == [(Outcome.OPEN, None)]
+    calls = calls_in(lines(PROCESS, a_call("start", "a", 1, start_ns=5)))
+    assert [(call.outcome, call.end_ns) for call in calls] == [(Outcome.OPEN, None)]
 
 
 def test_processes_of_one_boot_share_a_clock() -> None:
@@ -58,7 +68,7 @@ def test_processes_of_one_boot_share_a_clock() -> None:
         {**PROCESS, "process": "b", "unix_offset_ns": 1_000_777},  # read a little later: the clock is the same
         a_call("end", "b", 1, start_ns=150, end_ns=300, outcome="ok"),
     )
-    log = OccupancyLog.from_calls(journal_lines.read(text, "j").calls)
+    log = OccupancyLog.from_columns(read_text(text).columns)
     assert [(call.call_id, call.start_ns, call.end_ns) for call in log.calls] == [(1, 100, 200), (2, 150, 300)]
     assert log.peak == 2
 
@@ -70,7 +80,7 @@ def test_processes_of_two_boots_meet_in_unix_time() -> None:
         {**PROCESS, "process": "b", "boot_id": "other", "unix_offset_ns": 999_950},
         a_call("end", "b", 1, start_ns=200, end_ns=260, first_byte_ns=220, outcome="ok"),
     )
-    calls = journal_lines.read(text, "j").calls
+    calls = calls_in(text)
     assert [(call.start_ns, call.first_byte_ns, call.end_ns) for call in calls] == [(100, 120, 200), (150, 170, 210)]
 
 
@@ -78,21 +88,21 @@ def test_retries_stay_linked_when_calls_are_numbered_anew() -> None:
     other = {**PROCESS, "process": "b"}
     text = lines(PROCESS, a_call("start", "a", 7, start_ns=1), other, a_call("start", "b", 1, start_ns=2),
                  {**a_call("start", "b", 2, start_ns=3), "logical_id": 1})  # fmt: skip
-    assert [(call.call_id, call.logical_id) for call in journal_lines.read(text, "j").calls] == [(7, 7), (8, 8), (9, 8)]
+    assert [(call.call_id, call.logical_id) for call in calls_in(text)] == [(7, 7), (8, 8), (9, 8)]
 
 
 def test_what_a_call_needs_is_numbered_anew_with_it() -> None:
     text = lines(PROCESS, a_call("start", "a", 7, start_ns=1), {**PROCESS, "process": "b"},
                  {**a_call("start", "b", 1, start_ns=2), "needs": 0},
                  {**a_call("start", "b", 2, start_ns=3), "needs": 1})  # fmt: skip
-    assert [call.needs for call in journal_lines.read(text, "j").calls] == [None, 0, 8]
+    assert [call.needs for call in calls_in(text)] == [None, 0, 8]
 
 
 def test_a_torn_line_is_counted_and_the_next_writer_s_line_behind_it_is_kept() -> None:
     whole = lines(PROCESS, a_call("end", "a", 1, start_ns=1, end_ns=2, outcome="ok"))
     torn = whole + '{"event":"end","process":"a","ca' + lines(a_call("end", "a", 2, start_ns=3, end_ns=4, outcome="ok"))
-    recording = journal_lines.read(torn + '{"event":"sta', "calls.jsonl")
-    assert [call.call_id for call in recording.calls] == [1, 2]
+    recording = read_text(torn + '{"event":"sta', "calls.jsonl")
+    assert recording.columns["call_id"].tolist() == [1, 2]
     assert recording.bad_rows == ["calls.jsonl:3: a torn line", "calls.jsonl:4: a torn line"]
 
 
@@ -110,14 +120,14 @@ def test_a_torn_line_is_counted_and_the_next_writer_s_line_behind_it_is_kept() -
 )
 def test_a_bad_row_is_named_and_the_good_ones_kept(record: object, reason: str) -> None:
     text = lines(PROCESS, a_call("end", "a", 2, start_ns=3, end_ns=4, outcome="ok")) + json.dumps(record) + "\n"
-    recording = journal_lines.read(text, "j")
-    assert [call.call_id for call in recording.calls] == [2]
+    recording = read_text(text)
+    assert recording.columns["call_id"].tolist() == [2]
     assert recording.bad_rows == [f"j:3: {reason}"]
 
 
 def test_a_newer_version_says_so() -> None:
     with pytest.raises(ReadError, match="version 2 is newer"):
-        journal_lines.read(lines({**PROCESS, "schema": 2}), "j")
+        read_text(lines({**PROCESS, "schema": 2}))
 
 
 def test_many_writes_of_two_processes_all_arrive(tmp_path: Path) -> None:
@@ -205,10 +215,11 @@ def test_a_family_is_a_process_and_all_that_it_forked() -> None:
         a_call("end", "b", 1, start_ns=5, end_ns=6, outcome="ok"),
         a_call("end", "before", 1, start_ns=5, end_ns=6, outcome="ok"),
     )
-    root = journal_lines.read_family(text, "j", "root")
-    assert sorted(call.start_ns for call in root.recording.calls) == [1, 2]
+    root = journal_file.read_family(io.BytesIO(text.encode()), "j", "root")
+    assert sorted(root.recording.columns["start_ns"].tolist()) == [1, 2]
     assert (root.n_other_calls, root.n_other_processes) == (3, 2)
-    other = journal_lines.read_family(text, "j", "a")
-    assert sorted(call.start_ns for call in other.recording.calls) == [3, 4, 4, 5]
+    other = journal_file.read_family(io.BytesIO(text.encode()), "j", "a")
+    assert sorted(other.recording.columns["start_ns"].tolist()) == [3, 4, 4, 5]
     assert (other.n_other_calls, other.n_other_processes) == (2, 2)
-    assert journal_lines.read_family("", "j", "a") == (Recording(), 0, 0)
+    nothing = journal_file.read_family(io.BytesIO(), "j", "a")
+    assert (len(nothing.recording.columns["start_ns"]), *nothing[1:]) == (0, 0, 0)

@@ -8,10 +8,13 @@ from occupancy.analysis.running_count import count_running
 from occupancy.call import MISSING
 
 CALLS = st.lists(st.tuples(st.integers(-20, 20), st.none() | st.integers(0, 6)), max_size=12)
+CALLS_IN_ANY_ORDER = CALLS.flatmap(lambda calls: st.permutations(list(enumerate(calls))))
 
 
-def one_after_another(calls: list[tuple[int, int | None]]) -> tuple[list[int], list[int], dict[int, int], int]:
-    """Counts by a plain loop over time: at each time ends, then starts in their order, those of no length at once."""
+def one_after_another(
+    calls: list[tuple[int, int | None]], numbers: list[int]
+) -> tuple[list[int], list[int], dict[int, int], int]:
+    """Counts by a plain loop over time: at each time ends, then starts by their numbers, those of no length at once."""
     at_start, at_end = [0] * len(calls), [MISSING] * len(calls)
     in_flight: set[int] = set()
     peak, spent, before = 0, {}, None
@@ -22,7 +25,8 @@ def one_after_another(calls: list[tuple[int, int | None]]) -> tuple[list[int], l
                 at_end[i] = len(in_flight)
                 in_flight.remove(i)
                 events += 1
-        for i, (start, length) in enumerate(calls):
+        for _, i in sorted((number, i) for i, number in enumerate(numbers)):
+            start, length = calls[i]
             if start == t:
                 in_flight.add(i)
                 at_start[i] = len(in_flight)
@@ -38,12 +42,13 @@ def one_after_another(calls: list[tuple[int, int | None]]) -> tuple[list[int], l
     return at_start, at_end, spent, peak
 
 
-@given(CALLS)
-def test_it_counts_as_a_log_does(calls: list[tuple[int, int | None]]) -> None:
+@given(CALLS_IN_ANY_ORDER)
+def test_it_counts_as_a_log_does(numbered: list[tuple[int, tuple[int, int | None]]]) -> None:
+    numbers, calls = [number for number, _ in numbered], [call for _, call in numbered]
     start = np.array([start for start, _ in calls], dtype=np.int64)
     released = np.array([MISSING if length is None else s + length for s, length in calls], dtype=np.int64)
-    at_start, at_end, spent, peak = one_after_another(calls)
-    running = count_running(start, released)
+    at_start, at_end, spent, peak = one_after_another(calls, numbers)
+    running = count_running(start, released, np.array(numbers, dtype=np.int64))
     assert running.in_flight_start.tolist() == at_start
     # Of several releases at one time the order is not told; the counts at them are the same, in some order.
     by_time: dict[int, list[int]] = {}
@@ -59,5 +64,5 @@ def test_it_counts_as_a_log_does(calls: list[tuple[int, int | None]]) -> None:
 
 
 def test_nothing_counts_nothing() -> None:
-    running = count_running(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
+    running = count_running(*[np.array([], dtype=np.int64)] * 3)
     assert (running.peak, running.level_ns.tolist(), running.in_flight_start.size) == (0, [0], 0)
