@@ -128,7 +128,9 @@ def find_semaphore_cap(unit: Unit) -> list[Finding]:
     if not (unit.column("siblings") > 1).any():
         return []
     cap = unit.steps.peak
-    queued = np.flatnonzero(_is_queued(unit, cap))
+    # A thread that has just ended its work still counts as at work: one sibling more than in flight is none.
+    in_thread = np.array([task is None for task in unit.column("async_task").tolist()])
+    queued = np.flatnonzero(_is_queued(unit, cap) & ~(in_thread & (unit.column("siblings") == cap + 1)))
     if queued.size < LEAST_QUEUED:
         return []
     waited_ns, before = _last_ends(unit, queued)

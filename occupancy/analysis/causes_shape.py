@@ -49,7 +49,7 @@ def shape_of(unit: Unit, counts: UnitCounts, overlap: list[RunOverlap]) -> Cause
 def _serve_in_turn(unit: Unit) -> bool:
     """Whether several threads of an executor made calls in turn with no work waiting, as those of a server do."""
     in_turn = unit.pool is not None and unit.steps.peak <= 1 and len(set(unit.column("thread").tolist())) > 1
-    return in_turn and not bool((unit.column("siblings") > 1).any())
+    return in_turn and not bool((unit.column("siblings") > 2).any())  # one that has just ended may still count
 
 
 def _is_worth_it(part: RunOverlap) -> bool:

@@ -24,6 +24,8 @@ def verdict_of(unit: Unit, counts: UnitCounts, shape: Cause) -> Verdict:
 def _sentence(unit: Unit, counts: UnitCounts, shape: Cause) -> str:
     if shape is Cause.ONE_CALL:
         return "one call: 1 in flight is right"
+    if shape is Cause.UNKNOWN and counts.peak <= 1:
+        return f"never more than 1 in flight over {counts.n_logical} calls: serial, if one agent's"
     if shape is Cause.UNKNOWN:
         return (
             f"up to {counts.peak} in flight at once, but whether these calls are of one run is not known: "

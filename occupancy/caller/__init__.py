@@ -10,7 +10,15 @@ from occupancy.caller.frames import call_stack
 from occupancy.caller.labels import current_after, current_label, current_run
 from occupancy.caller.tasks import current_task, root_flow, siblings, sync_in_event_loop
 
-__all__ = ["SHARED_BY_ATTEMPTS", "describe", "flow_id", "span_above", "sync_in_event_loop", "trace_api"]
+__all__ = [
+    "SHARED_BY_ATTEMPTS",
+    "describe",
+    "describe_later",
+    "flow_id",
+    "span_above",
+    "sync_in_event_loop",
+    "trace_api",
+]
 
 LABEL_LENGTH = 200
 """Characters of a label that are kept."""
@@ -37,6 +45,19 @@ def describe(call: Call, *, with_stack: bool = True) -> None:
     call.label = label and label[:LABEL_LENGTH]
     call.after = "\n".join(current_after()) or None
     call.run = current_run() or call.trace_id or flow.root
+
+
+def describe_later(call: Call) -> None:
+    """Fill in where a call of a thread comes from, on that thread, where that was not known when it started.
+
+    The task that has handed the work over may have been about to wait for it.
+    """
+    if call.call_stack or call.async_task is not None:
+        return
+    call.call_stack = call_stack()
+    site = call.call_site
+    if call.label is None and site is not None:
+        call.label = site.function[:LABEL_LENGTH]
 
 
 def _note_parent_span(call: Call) -> str | None:

@@ -64,11 +64,14 @@ def _walk(start: FrameType) -> tuple[Frame, ...]:
         if frame is outermost:
             break
         frame = frame.f_back
-    if frame is not None:
-        try:
-            _add_awaiting_frames(found, tasks.current_task() if frame is outermost else tasks.task_of_loop_frame(frame))
-        except Exception as error:  # what was found before is true all the same
-            report("caller.call_stack", error)
+    try:
+        if frame is not None:
+            task = tasks.current_task() if frame is outermost else tasks.task_of_loop_frame(frame)
+            _add_frames_of(found, None if task is None else tasks.awaiter(task))
+        elif not found:
+            _add_submitting_frames(found, start)
+    except Exception as error:  # what was found before is true all the same
+        report("caller.call_stack", error)
     return tuple(found[:MAX_FRAMES])
 
 
@@ -81,16 +84,29 @@ def _outermost_task_frame() -> FrameType | None:
     return None if get_coroutine is None else getattr(get_coroutine(), "cr_frame", None)
 
 
-def _add_awaiting_frames(found: list[Frame], task: Any) -> None:
-    """Add the user frames of the tasks that wait for a task, innermost task and innermost frame first."""
+def _add_submitting_frames(found: list[Frame], start: FrameType) -> None:
+    """Add the user frames of the task that waits for this thread's work, where the work is a library's own function."""
+    frame: FrameType | None = start
+    while frame is not None:
+        if frame.f_code.co_name == "run" and frame.f_globals.get("__name__") == "concurrent.futures.thread":
+            break
+        frame = frame.f_back
+    future = None if frame is None else getattr(frame.f_locals.get("self"), "future", None)  # of the _WorkItem
+    _add_frames_of(found, tasks.awaiter_of_work(future))
+    if tasks.awaiter_of_work(future) is None:  # it goes on meanwhile: its line is no longer that one
+        found.clear()
+
+
+def _add_frames_of(found: list[Frame], above: tasks.Awaiter | None) -> None:
+    """Add the user frames of a task that waits and of those that wait for it, innermost first."""
     for _ in range(_MAX_LEVELS):
-        above = None if task is None or len(found) >= MAX_FRAMES else tasks.awaiter(task)
-        if above is None or not above.waits:
+        if above is None or not above.waits or len(found) >= MAX_FRAMES:
             return
         task = above.task
         coroutine = task.get_coro() if hasattr(task, "get_coro") else task.coro
         for path, frame in reversed(list(_suspended_frames(coroutine))):
             found.append(_user_frame(path, frame.f_code, frame.f_lineno))
+        above = tasks.awaiter(task)
 
 
 def _suspended_frames(awaited: Any) -> Iterator[tuple[str, FrameType]]:

@@ -207,16 +207,35 @@ def awaiter(task: Any) -> Awaiter | None:
     """
     if hasattr(task, "parent_nursery"):
         return _trio_awaiter(task)
-    future = task
+    return _waiter(task, task) or _recorded_awaiter(task)
+
+
+def awaiter_of_work(future: Any) -> Awaiter | None:
+    """Find the task that stands still until a piece of an executor's work is done.
+
+    Args:
+        future: Of `concurrent.futures`, as `loop.run_in_executor` and `asyncio.to_thread` get it.
+
+    Returns:
+        The task, or None: nobody waits, or not yet.
+    """
+    for callback in tuple(getattr(future, "_done_callbacks", None) or ()):
+        awaited = _cell(callback, "destination")  # asyncio's own future, which this one is chained to
+        above = None if awaited is None else _waiter(awaited, None)
+        if above is not None:
+            return above
+    return None
+
+
+def _waiter(future: Any, task: Any) -> Awaiter | None:
+    """Go from a future, or from a task as one, to the task that waits for it."""
     for _ in range(_MAX_LEVELS):
         above: Any = None
-        for callback, _context in getattr(future, "_callbacks", None) or ():
+        for callback, _context in tuple(getattr(future, "_callbacks", None) or ()):
             above = _follow(callback, future, task)
             if above is not None:
                 break
-        if above is None:
-            return _recorded_awaiter(task)
-        if isinstance(above, Awaiter):
+        if above is None or isinstance(above, Awaiter):
             return above
         future = above
     return None

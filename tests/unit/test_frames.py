@@ -42,6 +42,13 @@ import asyncio
 def get():
     return call_stack()
 
+def get_when(event):
+    event.wait(20)
+    return call_stack()
+
+async def get_in_thread(make_event):
+    return await asyncio.to_thread(get_when, make_event())
+
 async def fetch_now():
     return call_stack()
 
@@ -442,11 +449,71 @@ def test_executor_has_only_the_worker_s_frames() -> None:
         return library.get()  # in the worker
 
     async def main() -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, work), await asyncio.to_thread(library.get)
+        return await asyncio.get_running_loop().run_in_executor(None, work)
 
     work_frame = at("in the worker", "test_executor_has_only_the_worker_s_frames.<locals>.work")
-    assert run_asyncio(main) == ((work_frame,), ())
+    assert run_asyncio(main) == (work_frame,)
+
+
+def when_the_loop_goes_on() -> threading.Event:
+    """Set once the running task waits."""
+    ready = threading.Event()
+    asyncio.get_running_loop().call_soon(ready.set)
+    return ready
+
+
+def test_work_of_a_library_in_a_thread_has_the_line_that_waits_for_it(factory: Any) -> None:
+    async def main() -> Any:
+        loop = asyncio.get_running_loop()
+        ready = when_the_loop_goes_on()
+        stacks = [await asyncio.to_thread(library.get_when, ready)]  # to a thread
+        stacks.append(await loop.run_in_executor(None, library.get_when, when_the_loop_goes_on()))  # to an executor
+        works = [library.get_in_thread(when_the_loop_goes_on) for _ in range(2)]
+        stacks += await asyncio.gather(*works)  # to threads, gathered
+        return stacks
+
+    name = "test_work_of_a_library_in_a_thread_has_the_line_that_waits_for_it.<locals>.main"
+    markers = ("to a thread", "to an executor", "to threads, gathered", "to threads, gathered")
+    assert list(map(after_start, run_asyncio(main, factory))) == [(at(marker, name),) for marker in markers]
+
+
+def test_work_of_a_library_in_a_thread_has_all_tasks_that_wait() -> None:
+    async def step() -> Any:
+        return await asyncio.to_thread(library.get_when, when_the_loop_goes_on())  # one step of several
+
+    async def main() -> Any:
+        return await asyncio.gather(step(), step())  # both steps
+
+    name = "test_work_of_a_library_in_a_thread_has_all_tasks_that_wait.<locals>"
+    stack = (at("one step of several", f"{name}.step"), at("both steps", f"{name}.main"))
+    assert list(map(after_start, run_asyncio(main))) == [stack, stack]
+
+
+def test_work_that_nobody_waits_for_is_no_guess() -> None:
+    async def main() -> Any:
+        future = asyncio.get_running_loop().run_in_executor(None, library.get_when, when_the_loop_goes_on())
+        while not future.done():
+            await asyncio.sleep(0)
+        return future.result()
+
+    assert run_asyncio(main) == ()
+    with concurrent.futures.ThreadPoolExecutor() as executor:
+        assert executor.submit(library.get).result() == ()
+
+
+def test_a_task_that_goes_on_meanwhile_is_no_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = iter([True, False])
+
+    def awaiter_of_work(future: Any) -> Any:
+        return awaiter(future) if next(waits) else None
+
+    awaiter = tasks.awaiter_of_work
+    monkeypatch.setattr(tasks, "awaiter_of_work", awaiter_of_work)
+
+    async def main() -> Any:
+        return await asyncio.to_thread(library.get_when, when_the_loop_goes_on())
+
+    assert run_asyncio(main) == ()
 
 
 def test_callback_of_the_loop_has_only_its_own_frames() -> None:

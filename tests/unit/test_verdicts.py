@@ -167,6 +167,16 @@ def test_a_lock_of_an_executor_with_threads_enough_is_the_lock() -> None:
     assert diagnosis_of(calls).causes == {Cause.CAPPED_SEMAPHORE}
 
 
+def test_an_executor_s_threads_in_turn_are_no_lock_and_serial_if_one_agent_s() -> None:
+    """`await asyncio.to_thread(ask)` in a loop: the thread that has just ended still counts as at work."""
+    turns = on_threads(6, 1, 83, "asyncio", siblings=2)
+    for number, one in enumerate(turns):
+        one.run = one.thread = f"asyncio_{number % 2}"
+    found = diagnosis_of(turns)
+    assert found.findings == ()
+    assert verdict_line(found) == "never more than 1 in flight over 6 calls: serial, if one agent's"
+
+
 # Clocks
 
 
