@@ -97,6 +97,8 @@ class Call:
     """Work that was handed over together and is not done when the call starts, the call's own included: the tasks of a
     `gather`, task group or nursery (the largest above the call), or what an executor runs and still has in its queue.
     None where there is no such group."""
+    siblings_held: bool | None = None
+    """Whether one of those tasks is seen to wait for its turn at a lock or semaphore; None where nobody can see."""
     call_stack: tuple[Frame, ...] = ()
     """Up to four user frames, innermost first; empty where nothing is known."""
 

@@ -32,7 +32,7 @@ SHORTS = (
 """Integers of four bytes: what is larger is kept as the largest."""
 SMALLS = ("attempt", "status", "siblings", "chunks_after_gap")
 """The same, of two bytes."""
-FLAGS = ("connection_reused", "idempotency_key", "sync_in_event_loop")
+FLAGS = ("connection_reused", "idempotency_key", "sync_in_event_loop", "siblings_held")
 FLOATS = ("retry_after_s",)
 NAMES = (
     "run", "kind", "label", "after", "async_task", "thread", "client", "method", "host", "path", "model", "key_id",

@@ -21,12 +21,18 @@ REUSED_SHARE = 0.8
 CAP_SHARE = 0.7
 """Share of the time at the cap, exactly, while work waits: a place that is free is taken at once, but a busy machine
 needs its time for that. Branches with pauses of their own scatter around a mean instead."""
+MOST_SHARE = 0.5
+"""Share of the time for which half of an executor's threads are at calls, where calls are what its work is."""
 QUEUED_SHARE = 0.8
 """Share of the starts with work waiting that must come just after an end: what a limit lets in."""
 HANDOFF_SHARE = 0.25
 """A start within this share of a usual call after an end is one that the end has let in."""
 SAME_FLOW_SHARE = 0.5
 """A limit lets in who has waited longest: mostly another flow than the one that has just ended its call."""
+HELD_SHARE = 0.5
+"""Share of the starts with work waiting at which a sibling is seen to wait for its turn: the last one sees none."""
+HELD_CAP_SHARE = 0.2
+"""Share of the time at the cap in that case: a lock that holds something else leaves the level to chance."""
 LEAST_QUEUED = 2
 """Starts with work waiting: one alone is chance."""
 
@@ -113,7 +119,7 @@ def find_executor_cap(executor: Unit) -> list[Finding]:
     threads = set(executor.column("thread").tolist())
     cap = max(len(threads), *(int(thread.rpartition("_")[2]) + 1 for thread in threads))
     queued = np.flatnonzero(_is_queued(executor, cap))
-    if queued.size < LEAST_QUEUED or _share_at_least(executor, cap / 2, queued) < CAP_SHARE:
+    if queued.size < LEAST_QUEUED or _share_at_least(executor, cap / 2, queued) < MOST_SHARE:
         return []
     return [_executor(executor, cap, int(queued.size))]
 
@@ -121,27 +127,37 @@ def find_executor_cap(executor: Unit) -> list[Finding]:
 def find_semaphore_cap(unit: Unit) -> list[Finding]:
     """More work was there than a semaphore or lock let in.
 
-    Looked at are the starts with a call behind them and more siblings than ever are in flight. Where a semaphore let a
-    call in, it comes just after an end, mostly of another task, and meanwhile the level stays at the cap. A plain loop
-    goes on in one task, and workers that share a list are no more siblings than are in flight.
+    Looked at are the starts with a call behind them and more siblings than ever are in flight. Where tasks are seen to
+    wait for their turn, that is it, however slow the machine is. Else timing must show it: what is let in comes just
+    after an end, mostly of another task, and meanwhile the level stays at the cap. A plain loop goes on in one task,
+    and workers that share a list are no more siblings than are in flight.
     """
-    if not (unit.column("siblings") > 1).any():
+    siblings = unit.column("siblings")
+    if not (siblings > 1).any():
         return []
     cap = unit.steps.peak
     # A thread that has just ended its work still counts as at work: one sibling more than in flight is none.
     in_thread = np.array([task is None for task in unit.column("async_task").tolist()])
-    queued = np.flatnonzero(_is_queued(unit, cap) & ~(in_thread & (unit.column("siblings") == cap + 1)))
-    if queued.size < LEAST_QUEUED:
+    queued = np.flatnonzero(_is_queued(unit, cap) & ~(in_thread & (siblings == cap + 1)))
+    if queued.size < LEAST_QUEUED or len(set(unit.flow.tolist())) <= cap:
         return []
-    waited_ns, before = _last_ends(unit, queued)
-    usual_ns = float(np.median(unit.end_ns - unit.start_ns))
-    prompt = waited_ns <= HANDOFF_SHARE * usual_ns
-    if np.count_nonzero(prompt) < QUEUED_SHARE * queued.size or _share_at_least(unit, cap, queued) < CAP_SHARE:
-        return []
-    same_flow = float(np.mean(unit.flow[queued] == unit.flow[before]))
-    if len(set(unit.flow.tolist())) > cap and same_flow <= SAME_FLOW_SHARE:
+    at_cap = _share_at_least(unit, cap, queued)
+    if (_are_held(unit, queued) and at_cap >= HELD_CAP_SHARE) or (at_cap >= CAP_SHARE and _are_let_in(unit, queued)):
         return [_semaphore(unit, cap, int(queued.size), queued)]
     return []
+
+
+def _are_held(unit: Unit, queued: Int64) -> bool:
+    """Whether at most of some starts a sibling is seen to wait at a lock or semaphore."""
+    return float(np.mean(unit.column("siblings_held")[queued] == 1)) >= HELD_SHARE
+
+
+def _are_let_in(unit: Unit, queued: Int64) -> bool:
+    """Whether most of some starts come just after the end of another flow's call."""
+    waited_ns, before = _last_ends(unit, queued)
+    prompt = waited_ns <= HANDOFF_SHARE * float(np.median(unit.end_ns - unit.start_ns))
+    same_flow = float(np.mean(unit.flow[queued] == unit.flow[before]))
+    return bool(np.count_nonzero(prompt) >= QUEUED_SHARE * queued.size) and same_flow <= SAME_FLOW_SHARE
 
 
 def _is_queued(unit: Unit, cap: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

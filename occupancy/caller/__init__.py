@@ -7,8 +7,9 @@ from types import ModuleType
 
 from occupancy.call import Call
 from occupancy.caller.frames import call_stack
+from occupancy.caller.groups import siblings
 from occupancy.caller.labels import current_after, current_label, current_run
-from occupancy.caller.tasks import current_task, root_flow, siblings, sync_in_event_loop
+from occupancy.caller.tasks import current_task, root_flow, sync_in_event_loop
 
 __all__ = [
     "SHARED_BY_ATTEMPTS",
@@ -25,8 +26,8 @@ LABEL_LENGTH = 200
 
 SHARED_BY_ATTEMPTS = (
     "logical_id", "parent_span_id", "trace_id", "run", "kind", "label", "after", "needs", "async_task", "thread",
-    "siblings", "call_stack", "client", "method", "host", "port", "path", "model", "key_id", "request_bytes",
-    "idempotency_key", "sync_in_event_loop",
+    "siblings", "siblings_held", "call_stack", "client", "method", "host", "port", "path", "model", "key_id",
+    "request_bytes", "idempotency_key", "sync_in_event_loop",
 )  # fmt: skip
 """Fields of a call that a further attempt of the same request has too."""
 
@@ -36,7 +37,8 @@ _span_above: ContextVar[int] = ContextVar("occupancy_span_above", default=0)
 def describe(call: Call, *, with_stack: bool = True) -> None:
     """Fill in who makes the call that starts now, on this thread."""
     flow = root_flow()
-    call.async_task, call.thread, call.siblings = flow.task, flow.thread, siblings()
+    call.async_task, call.thread = flow.task, flow.thread
+    call.siblings, call.siblings_held = siblings()
     if with_stack:
         call.call_stack = call_stack()
     span_name = _note_parent_span(call)

@@ -111,6 +111,14 @@ def _add_frames_of(found: list[Frame], above: tasks.Awaiter | None) -> None:
 
 def _suspended_frames(awaited: Any) -> Iterator[tuple[str, FrameType]]:
     """Follow the coroutines and generators that a suspended task waits in; outermost first, the user's only."""
+    for code, frame in suspended(awaited):
+        path = origin(code.co_filename)
+        if path is not None and path is not LOOP and frame is not None:
+            yield path, frame
+
+
+def suspended(awaited: Any) -> Iterator[tuple[CodeType, FrameType | None]]:
+    """Follow the coroutines and generators that a suspended task waits in; outermost first."""
     for _ in range(_MAX_CHAIN):
         if awaited is None:
             return
@@ -120,11 +128,8 @@ def _suspended_frames(awaited: Any) -> Iterator[tuple[str, FrameType]]:
         # Coroutines of Cython have the attributes but not the type; a future has none of them, and is the end.
         code_name, frame_name, awaited_name = _ATTRIBUTES.get(type(awaited), _ATTRIBUTES[CoroutineType])
         code = getattr(awaited, code_name, None)
-        path = None if code is None else origin(code.co_filename)
-        if path is not None and path is not LOOP:
-            frame = getattr(awaited, frame_name, None)
-            if frame is not None:
-                yield path, frame
+        if code is not None:
+            yield code, getattr(awaited, frame_name, None)
         awaited = getattr(awaited, awaited_name, None)
 
 

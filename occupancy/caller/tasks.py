@@ -17,7 +17,7 @@ from occupancy._guard import report
 from occupancy.caller.user_code import LOOP, LOOP_FUNCTIONS, origin
 
 _ASYNC_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_MAX_LEVELS = 32
+MAX_LEVELS = 32
 """Tasks above a task, and futures between two tasks, that are looked at."""
 _MAX_NAMES = 10_000
 """Names given to roots that are remembered, so that no other root gets the same."""
@@ -109,72 +109,12 @@ def root_task(task: Any) -> Any:
     loop = running_loop()
     if loop is not None and loop.get_task_factory() is not None:
         task = _stepping_task() or task
-    for _ in range(_MAX_LEVELS):
+    for _ in range(MAX_LEVELS):
         above = awaiter(task)
         if above is None:
             break
         task = above.task
     return task
-
-
-def siblings() -> int | None:
-    """Count the work that was handed over together with what runs now and is not done yet, its own included.
-
-    Returns:
-        In a task: the tasks that are left of a `gather`, `wait`, `as_completed`, task group or nursery, the largest of
-        those above the task. In an executor's thread: what the executor runs and what waits in its queue. None where
-        there is no such group, or where anything fails.
-    """
-    try:
-        task = current_task()
-        return _executor_work() if task is None else _largest_group(task)
-    except Exception as error:
-        report("caller.siblings", error)
-        return None
-
-
-def _largest_group(task: Any) -> int | None:
-    """Climb as `root_task` does, and count at each level."""
-    largest = 0
-    for _ in range(_MAX_LEVELS):
-        largest = max(largest, _group_size(task))
-        above = awaiter(task)
-        if above is None:
-            break
-        task = above.task
-    return largest or None
-
-
-def _group_size(task: Any) -> int:
-    """Count what is left of the group that a task was started in, 0 without one; no group is walked, all keep count."""
-    nursery = getattr(task, "parent_nursery", None)
-    if nursery is not None:
-        return len(nursery.child_tasks) if nursery.parent_task.parent_nursery is not None else 0
-    for callback, _context in getattr(task, "_callbacks", None) or ():
-        owner = getattr(callback, "__self__", None)
-        if owner is not None:
-            if hasattr(owner, "_parent_task"):  # TaskGroup._on_task_done
-                return len(owner._tasks)
-        elif getattr(callback, "__module__", None) == "asyncio.tasks":
-            n, n_done = _cell(callback, "nfuts"), _cell(callback, "nfinished")
-            if n is not None and n_done is not None:  # gather
-                return int(n - n_done)
-            left = _cell(callback, "counter")  # wait
-            return len(_cell(callback, "todo") or ()) if left is None else int(left)
-        elif getattr(callback, "__module__", None) == "anyio._backends._asyncio":
-            return len(getattr(_cell(callback, "self"), "_tasks", ()))
-    return 0
-
-
-def _executor_work() -> int | None:
-    """Count what the `ThreadPoolExecutor` of this thread runs and has queued; None in any other thread."""
-    arguments = getattr(threading.current_thread(), "_args", None) or (None,)
-    executor: Any = arguments[0]() if isinstance(arguments[0], weakref.ref) else None
-    queue = getattr(executor, "_work_queue", None)
-    if queue is None:
-        return None
-    idle = getattr(getattr(executor, "_idle_semaphore", None), "_value", 0)
-    return int(max(len(executor._threads) - idle, 1) + queue.qsize())
 
 
 def task_of_loop_frame(frame: FrameType) -> Any | None:
@@ -220,7 +160,7 @@ def awaiter_of_work(future: Any) -> Awaiter | None:
         The task, or None: nobody waits, or not yet.
     """
     for callback in tuple(getattr(future, "_done_callbacks", None) or ()):
-        awaited = _cell(callback, "destination")  # asyncio's own future, which this one is chained to
+        awaited = cell(callback, "destination")  # asyncio's own future, which this one is chained to
         above = None if awaited is None else _waiter(awaited, None)
         if above is not None:
             return above
@@ -229,7 +169,7 @@ def awaiter_of_work(future: Any) -> Awaiter | None:
 
 def _waiter(future: Any, task: Any) -> Awaiter | None:
     """Go from a future, or from a task as one, to the task that waits for it."""
-    for _ in range(_MAX_LEVELS):
+    for _ in range(MAX_LEVELS):
         above: Any = None
         for callback, _context in tuple(getattr(future, "_callbacks", None) or ()):
             above = _follow(callback, future, task)
@@ -254,7 +194,7 @@ def _follow(callback: Any, future: Any, task: Any) -> Any | None:
     module = getattr(callback, "__module__", None)
     if module == "asyncio.tasks":
         # gather and shield call it `outer`, wait calls it `waiter`.
-        return _cell(callback, "outer") or _cell(callback, "waiter")
+        return cell(callback, "outer") or cell(callback, "waiter")
     if module == "anyio._backends._asyncio":
         return _anyio_awaiter(callback)
     function = getattr(callback, "func", None)  # wait_for on Python 3.11: partial(_release_waiter, waiter)
@@ -263,10 +203,10 @@ def _follow(callback: Any, future: Any, task: Any) -> Any | None:
 
 def _anyio_awaiter(callback: Any) -> Any | None:
     """Go from the done-callback of an anyio task to what waits: the caller of `start()`, else the group's host task."""
-    starting = _cell(callback, "task_status_future")
+    starting = cell(callback, "task_status_future")
     if starting is not None and not starting.done():
         return starting
-    group = _cell(callback, "self")
+    group = cell(callback, "self")
     host = getattr(getattr(group, "cancel_scope", None), "_host_task", None)
     return None if host is None else Awaiter(host, getattr(group, "_on_completed_fut", None) is not None)
 
@@ -311,7 +251,7 @@ def _stepping_task() -> Any | None:
     return None
 
 
-def _cell(function: Any, name: str) -> Any | None:
+def cell(function: Any, name: str) -> Any | None:
     """Read a variable that a nested function closes over; None where there is none, or it is not set yet."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     if name not in names:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 CATEGORIES = ("run", "kind", "label", "async_task", "thread", "client", "method", "host", "path", "model", "key_id",
               "outcome", "error_type")  # fmt: skip
-FLAGS = ("connection_reused", "idempotency_key", "sync_in_event_loop")
+FLAGS = ("connection_reused", "idempotency_key", "sync_in_event_loop", "siblings_held")
 
 
 def to_dataframe(columns: "Mapping[str, NDArray[Any]]", origin_ns: int, origin_unix_ns: int) -> "DataFrame":

@@ -310,6 +310,7 @@ ANYTHING = st.builds(
     after=st.sampled_from((None, "a", "a\nb")),
     needs=st.none() | st.integers(0, 4),
     siblings=st.none() | st.integers(1, 5),
+    siblings_held=st.none() | st.booleans(),
     logical_id=st.integers(0, 4),
     attempt=st.integers(0, 2),
     status=st.none() | st.sampled_from((200, 429, 503)),

@@ -177,6 +177,26 @@ def test_an_executor_s_threads_in_turn_are_no_lock_and_serial_if_one_agent_s() -
     assert verdict_line(found) == "never more than 1 in flight over 6 calls: serial, if one agent's"
 
 
+def late_semaphore(**fields: Any) -> list[Call]:
+    """Two at once of eight, on a machine that takes as long to let the next one in as the call takes."""
+    return many(8, lambda n: call(120 * (n // 2) + 9 * n, 120 * (n // 2) + 9 * n + 60, 80, async_task=f"Task-{n}",
+                                  siblings=8 - n, **fields))  # fmt: skip
+
+
+def test_tasks_that_are_seen_to_wait_for_their_turn_need_no_timing() -> None:
+    [finding] = diagnosis_of(late_semaphore(siblings_held=True)).findings
+    assert (finding.cause, finding.numbers["cap"]) == (Cause.CAPPED_SEMAPHORE, 2)
+    for not_seen in ({"siblings_held": False}, {"siblings_held": None}):
+        assert Cause.CAPPED_SEMAPHORE not in diagnosis_of(late_semaphore(**not_seen)).causes
+
+
+def test_a_lock_around_something_else_caps_nothing() -> None:
+    starts_ms = (0, 10, 20, 30, 400, 800, 1200, 1600)  # four at once at first, then one by one
+    calls = [call(at_ms, at_ms + 300, 80, async_task=f"Task-{n}", siblings=8, siblings_held=True)
+             for n, at_ms in enumerate(starts_ms)]  # fmt: skip
+    assert Cause.CAPPED_SEMAPHORE not in diagnosis_of(calls).causes
+
+
 # Clocks
 
 
