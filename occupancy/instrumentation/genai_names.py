@@ -7,20 +7,21 @@ _OPERATIONS = (
     (re.compile(r"/completions?$"), "text_completion"),
     (re.compile(r":(?:stream)?generateContent$", re.IGNORECASE), "generate_content"),
 )
-_PROVIDERS = (
-    (re.compile(r"(?:^|\.)openai\.azure\.com"), "azure.ai.openai"),
-    (re.compile(r"(?:^|\.)openai\.com"), "openai"),
-    (re.compile(r"(?:^|\.)anthropic\.com"), "anthropic"),
-    (re.compile(r"^generativelanguage\.googleapis\.com"), "gcp.gemini"),
-    (re.compile(r"(?:^|-)aiplatform\.googleapis\.com"), "gcp.vertex_ai"),
-    (re.compile(r"^bedrock-runtime\..*\.amazonaws\.com"), "aws.bedrock"),
-    (re.compile(r"(?:^|\.)mistral\.ai"), "mistral_ai"),
-    (re.compile(r"(?:^|\.)cohere\.(?:com|ai)"), "cohere"),
-    (re.compile(r"(?:^|\.)deepseek\.com"), "deepseek"),
-    (re.compile(r"(?:^|\.)groq\.com"), "groq"),
-    (re.compile(r"(?:^|\.)perplexity\.ai"), "perplexity"),
-    (re.compile(r"(?:^|\.)x\.ai"), "x_ai"),
-)
+_DOMAINS = {
+    r"openai\.azure\.com": "azure.ai.openai",
+    r"openai\.com": "openai",
+    r"anthropic\.com": "anthropic",
+    r"generativelanguage\.googleapis\.com": "gcp.gemini",
+    r"(?:[\w-]+-)?aiplatform\.googleapis\.com": "gcp.vertex_ai",
+    r"bedrock-runtime\.[\w-]+\.amazonaws\.com": "aws.bedrock",
+    r"mistral\.ai": "mistral_ai",
+    r"cohere\.(?:com|ai)": "cohere",
+    r"deepseek\.com": "deepseek",
+    r"groq\.com": "groq",
+    r"perplexity\.ai": "perplexity",
+    r"x\.ai": "x_ai",
+}
+_PROVIDERS = tuple((re.compile(rf"(?:^|\.){domain}(?::\d+)?$"), name) for domain, name in _DOMAINS.items())
 
 
 def attributes_of(host: str | None, path: str | None) -> dict[str, str | int]:

@@ -166,18 +166,24 @@ class Counts:
 
 def attributes_of(call: Call) -> Attributes:
     """What metrics tell of a call's target: nothing that takes many values. What is not known is left out."""
-    address = call.host
-    if address is not None and call.port is not None:
-        address = address.removesuffix(f":{call.port}")
+    address, port = _address(call)
     method = call.method if call.method is None or call.method in METHODS else "_OTHER"
     attributes = {
         "server.address": address,
-        "server.port": call.port,
+        "server.port": port,
         "http.request.method": method,
         "gen_ai.request.model": call.model,
         "occupancy.kind": str(call.kind),
     }
     return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _address(call: Call) -> tuple[str | None, int | None]:
+    host, port = call.host, call.port
+    if host is not None and port is None and host.count(":") == 1:  # more are those of an IPv6 address
+        name, _, digits = host.partition(":")
+        return (name, int(digits)) if digits.isdecimal() else (host, None)
+    return (host, None) if host is None or port is None else (host.removesuffix(f":{port}"), port)
 
 
 def _ended(call: Call, attributes: Attributes) -> Ended:

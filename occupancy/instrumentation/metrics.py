@@ -23,11 +23,12 @@ DURATION = "http.client.request.duration"
 FIRST_CHUNK = "gen_ai.client.operation.time_to_first_chunk"
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 25, 50, 100, 250)
 """Those that OpenTelemetry recommends for HTTP, and four above: models take longer."""
+STANDARD_LIBRARY = ("requests", "urllib3", "urllib")
 INSTRUMENTATIONS = {
     "httpx": ("httpx",),
     "httpx2": ("httpx",),
     "aiohttp": ("aiohttp_client",),
-    "http.client": ("requests", "urllib3", "urllib"),
+    **dict.fromkeys(("http.client", "urllib", "urllib3", "requests", "botocore"), STANDARD_LIBRARY),
 }
 """Those of OpenTelemetry that tell the durations of a client, by the client's name in a call."""
 

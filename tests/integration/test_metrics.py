@@ -160,7 +160,10 @@ def test_connections_are_active_then_idle_then_closed(stack: Any, collected: Col
 def test_calls_that_are_tracked_by_hand_and_telemetry(collected: Collected) -> None:
     with occupancy.record() as log, log.track("fetch", host="db:5432"), log.track("up", kind=Kind.OTHER):
         (point,) = collected.points()["http.client.active_requests"]
-    assert (point.value, point.attributes) == (1, {"server.address": "db:5432", "occupancy.kind": "tool"})
+    assert (point.value, point.attributes) == (
+        1,
+        {"server.address": "db", "server.port": 5432, "occupancy.kind": "tool"},
+    )
 
 
 def test_what_is_not_recorded_is_not_counted(make_stack: Callable[[str, str], Any], collected: Collected) -> None:

@@ -135,8 +135,25 @@ def test_attributes_take_few_values() -> None:
         "server.address": "h", "server.port": 8080, "http.request.method": "_OTHER", "gen_ai.request.model": "m",
         "occupancy.kind": "generate",
     }  # fmt: skip
-    assert attributes_of(Call(host="example.com", port=443, method="GET"))["server.address"] == "example.com"
     assert attributes_of(Call()) == {"occupancy.kind": "tool"}
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "told"),
+    [
+        ("example.com", 443, ("example.com", 443)),
+        ("example.com:8080", 8080, ("example.com", 8080)),
+        ("::1:8080", 8080, ("::1", 8080)),
+        ("::1", 443, ("::1", 443)),
+        ("db:5432", None, ("db", 5432)),
+        ("db", None, ("db", None)),
+        ("db:", None, ("db:", None)),
+        ("::1", None, ("::1", None)),
+    ],
+)
+def test_a_server_is_its_address_and_its_port(host: str, port: int | None, told: tuple[str, int | None]) -> None:
+    attributes = attributes_of(Call(host=host, port=port))
+    assert (attributes.get("server.address"), attributes.get("server.port")) == told
 
 
 def test_of_many_targets_the_last_are_told_as_one(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
