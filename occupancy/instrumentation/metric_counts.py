@@ -29,21 +29,28 @@ OTHER_TARGETS: Attributes = {"otel.metric.overflow": True}
 class Target:
     """The calls with one set of attributes."""
 
-    __slots__ = ("_total_ns", "attributes", "open")
+    __slots__ = ("_told_ns", "_total_ns", "attributes", "open")
 
     def __init__(self, attributes: Attributes) -> None:
         self.attributes = attributes
         self.open: set[int] = set()
         """Calls in flight, by their ids."""
         self._total_ns = (0, 0)  # up to a moment, and that moment: one value, so that no interrupt comes between
+        self._told_ns = 0
 
-    def advance(self, now_ns: int) -> int:
-        """Give the sum of the times in flight up to now, ns. It never falls."""
+    def advance(self, now_ns: int) -> None:
+        """Add the times in flight up to now."""
+        self._total_ns = self.total_ns(now_ns), now_ns
+
+    def total_ns(self, now_ns: int) -> int:
+        """The sum of the times in flight up to now."""
         total_ns, since_ns = self._total_ns
-        # An event may have been stamped before the last collection and be counted after it.
-        now_ns = max(now_ns, since_ns)
-        self._total_ns = total_ns + len(self.open) * (now_ns - since_ns), now_ns
-        return self._total_ns[0]
+        return total_ns + len(self.open) * (now_ns - since_ns)
+
+    def tell_ns(self, now_ns: int) -> int:
+        """Give that sum to a collector; a counter never falls, also where an end is counted after a collection."""
+        self._told_ns = max(self._told_ns, self.total_ns(now_ns))
+        return self._told_ns
 
 
 class RecentPeak:
@@ -147,7 +154,7 @@ class Counts:
         """The sum of the times in flight up to now, in seconds, for each set of attributes."""
         with self._ledger.settled():
             now_ns = monotonic_ns()
-            return [(target.attributes, target.advance(now_ns) / 1e9) for target in self._targets.values()]
+            return [(target.attributes, target.tell_ns(now_ns) / 1e9) for target in self._targets.values()]
 
     def peak(self) -> int:
         """The most calls in flight at once in the last `PEAK_WINDOW_NS`, of all attributes together."""

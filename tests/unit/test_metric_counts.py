@@ -72,6 +72,9 @@ def test_an_event_that_was_stamped_before_a_collection_turns_nothing_back(progra
     assert program.in_flight_s(5 * S) == {"a": 4.0}
     program.end(flight, 4 * S)
     assert program.in_flight_s(6 * S) == {"a": 4.0}
+    again = program.start(7 * S)
+    program.end(again, 10 * S)
+    assert program.in_flight_s(11 * S) == {"a": 6.0}
 
 
 def test_the_peak_is_that_of_the_last_minute(program: Program) -> None:
