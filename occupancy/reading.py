@@ -40,7 +40,8 @@ _SPANS = (otlp_json, jaeger_json, phoenix_json, readable_spans, langfuse_json)
 def read(path: str | os.PathLike[str], select: str | None = None) -> OccupancyLog:
     """Read a file of calls or spans, also one that gzip has compressed, or what a backend holds.
 
-    It may be a CSV of `dump_csv`, a journal, OTLP JSON, or JSON of Jaeger or Phoenix: what it is its contents tell.
+    It may be a CSV of `dump_csv`, a journal, a trace (OTLP, Jaeger, Phoenix, Langfuse, `ReadableSpan.to_json`, HAR) or
+    a table of arrivals with durations: what it is its contents tell.
 
     Args:
         path: The file, or the address of a backend such as `jaeger+http://localhost:16686?service=agent`; see

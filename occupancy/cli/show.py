@@ -27,7 +27,7 @@ FEW = 5
 def command(file: str, select: str | None, as_json: bool, width: int) -> None:
     """Sum up the calls of a FILE and say what holds the program back.
 
-    FILE is a journal, a CSV or a trace (OTLP, Jaeger or Phoenix), or the address of a backend, such as
+    FILE is a journal, a CSV or a trace (OTLP, Jaeger, Phoenix, Langfuse, HAR), or the address of a backend, such as
     jaeger+http://localhost:16686?service=agent&since=1h or phoenix+http://localhost:6006?project=default.
 
     A fleet's calls are counted where they are: clickhouse://host/database?service=agent&since=1h&by=model, or

@@ -10,6 +10,7 @@ from occupancy.call import Call, Kind, Outcome
 from occupancy.errors import ReadError
 from occupancy.formats.recording import Recording, number_calls
 from occupancy.formats.span_fields import text, whole
+from occupancy.formats.spans import UNREADABLE
 from occupancy.formats.times import FAR_NS, unix_ns
 
 _ARRIVALS = ("timestamp",)
@@ -51,7 +52,7 @@ def read(text: str, name: str) -> Recording:
     for number, row in enumerate(csv.DictReader(io.StringIO(body), fieldnames=columns), start=2):
         try:
             recording.calls.append(_to_call(row))
-        except (ValueError, TypeError) as error:
+        except UNREADABLE as error:
             recording.bad_rows.append(f"{name}:{number}: {error}")
     number_calls([(None, call) for call in recording.calls])
     recording.origin_ns = recording.origin_unix_ns = min((call.start_ns for call in recording.calls), default=0)

@@ -13,7 +13,7 @@ from occupancy.errors import ReadError
 from occupancy.formats.call_records import SCHEMA, to_call, to_record
 from occupancy.formats.recording import Recording, number_calls
 from occupancy.formats.span_fields import text, whole
-from occupancy.formats.spans import listed
+from occupancy.formats.spans import UNREADABLE, listed, reason_of
 from occupancy.formats.times import FAR_NS, ns_to_iso, unix_ns
 from occupancy.kinds import kind_of
 
@@ -45,7 +45,8 @@ def read(document: Any, place: str) -> Recording:
         raise ReadError(f"{place}: version {own['schema']} is newer than this occupancy, which reads up to {SCHEMA}")
     origin_unix_ns = whole(own.get("origin_unix_ns"), FAR_NS)
     recording = Recording()
-    client = text((log.get("creator") or {}).get("name"))
+    creator = log.get("creator")
+    client = text(creator.get("name")) if isinstance(creator, dict) else None
     try:
         entries = listed(log, "entries")
     except ValueError as error:
@@ -53,10 +54,8 @@ def read(document: Any, place: str) -> Recording:
     for number, entry in enumerate(entries, start=1):
         try:
             recording.calls.append(_to_call(entry, client, origin_unix_ns))
-        except KeyError as error:
-            recording.bad_rows.append(f"{place}: entry {number}: {error} is missing")
-        except (ValueError, TypeError, AttributeError) as error:
-            recording.bad_rows.append(f"{place}: entry {number}: {error}")
+        except UNREADABLE as error:
+            recording.bad_rows.append(f"{place}: entry {number}: {reason_of(error)}")
     number_calls([(call.pid, call) for call in recording.calls])
     first_ns = min((call.start_ns for call in recording.calls), default=0)
     recording.origin_ns = recording.origin_unix_ns = first_ns if origin_unix_ns is None else origin_unix_ns

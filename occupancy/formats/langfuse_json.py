@@ -25,7 +25,7 @@ def read(document: Any, place: str, found: Spans) -> None:
 
 
 def _is_observation(raw: Any) -> bool:
-    return isinstance(raw, dict) and raw.get("type") in TYPES and _of(raw, "startTime", "start_time") is not None
+    return isinstance(raw, dict) and str(raw.get("type")) in TYPES and _of(raw, "startTime", "start_time") is not None
 
 
 def _raw_observations(document: Any) -> Iterator[Any]:

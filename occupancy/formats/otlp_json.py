@@ -1,9 +1,9 @@
 """OTLP as JSON: requests, the collector's file exporter, answers of Jaeger's and Tempo's API."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from occupancy.formats.spans import Event, Span, Spans, clean_id, listed, readable
+from occupancy.formats.spans import UNREADABLE, Event, Span, Spans, clean_id, listed, readable, reason_of
 from occupancy.formats.times import unix_ns
 
 _RESOURCES = ("resourceSpans", "resource_spans", "batches")
@@ -49,14 +49,22 @@ def _raw_spans(document: Any) -> Iterator[_Raw | ValueError]:
 def _of_resource(resource_spans: Any) -> Iterator[_Raw | ValueError]:
     try:
         scopes = listed(resource_spans, *_SCOPES)
-        resource = _attributes(resource_spans.get("resource") or {})
+        resource = _resource(resource_spans)
         for scope_spans in scopes:
             spans = listed(scope_spans, "spans")
             scope = scope_spans.get("scope") or scope_spans.get("instrumentationLibrary") or {}
             for span in spans:
                 yield _Raw(span, resource, scope.get("name") or None)
-    except (ValueError, AttributeError) as error:
-        yield ValueError(str(error))
+    except UNREADABLE as error:
+        yield ValueError(reason_of(error))
+
+
+def _resource(resource_spans: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a resource; none where they cannot be read, which costs no span."""
+    try:
+        return _attributes(resource_spans.get("resource") or {})
+    except UNREADABLE:
+        return {}
 
 
 def _to_span(raw: _Raw) -> Span:
@@ -112,13 +120,22 @@ def _value(any_value: Any) -> Any:
     if not isinstance(any_value, dict) or len(any_value) != 1:
         return None if isinstance(any_value, dict) else any_value
     ((name, value),) = any_value.items()
-    match name.replace("_", "").lower():
-        case "intvalue":
-            return int(value)
-        case "doublevalue":
-            return float(value)
-        case "arrayvalue":
-            return [_value(item) for item in listed(value, "values")]
-        case "kvlistvalue":
-            return {pair["key"]: _value(pair.get("value")) for pair in listed(value, "values")}
-    return value
+    parse = _PARSERS.get(name)
+    return value if parse is None else parse(value)
+
+
+def _array(value: Any) -> list[Any]:
+    return [_value(item) for item in listed(value, "values")]
+
+
+def _map(value: Any) -> dict[str, Any]:
+    return {pair["key"]: _value(pair.get("value")) for pair in listed(value, "values")}
+
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("intValue", "int_value"), int),
+    **dict.fromkeys(("doubleValue", "double_value"), float),
+    **dict.fromkeys(("arrayValue", "array_value"), _array),
+    **dict.fromkeys(("kvlistValue", "kvlist_value"), _map),
+}
+"""Of the types that are not in JSON as they are."""

@@ -9,7 +9,7 @@ from occupancy.formats import span_fields
 from occupancy.formats.recording import Recording, number_calls
 from occupancy.formats.selection import Selection
 from occupancy.formats.span_kinds import Tree, is_http, is_inference, is_step
-from occupancy.formats.spans import Span, Spans, hex_id
+from occupancy.formats.spans import UNREADABLE, Span, Spans, hex_id, reason_of
 from occupancy.formats.times import FAR_NS
 from occupancy.kinds import kind_of
 
@@ -38,17 +38,16 @@ def to_recording(found: Spans, selection: Selection, name: str) -> Recording:
     tree = Tree(found.spans)
     chosen = sorted(selection.spans(found.spans, tree), key=lambda span: span.start_ns)
     if found.spans and not chosen and selection.is_default:
-        raise ReadError(
-            f"{name}: none of its {len(found.spans)} spans is a client's request or a request to a model; "
-            "--select all counts every span"
-        )
+        n = len(found.spans)
+        subject = "its one span is not" if n == 1 else f"none of its {n} spans is"
+        raise ReadError(f"{name}: {subject} a request of a client or to a model; --select all counts every span")
     recording = Recording(bad_rows=list(found.bad_rows))
     made: list[tuple[Span, Call]] = []
     for span in chosen:
         try:
             made.append((span, _to_call(span, tree)))
-        except (ValueError, TypeError) as error:
-            recording.bad_rows.append(f"{name}: span {span.span_id or repr(span.name)}: {error}")
+        except UNREADABLE as error:
+            recording.bad_rows.append(f"{name}: span {span.span_id or repr(span.name)}: {reason_of(error)}")
     _number(made, tree)
     _count_tokens(made, tree)
     recording.calls = [call for _, call in made]

@@ -53,8 +53,6 @@ def own_fields(span: Span) -> dict[str, Any]:
     """
     fields: dict[str, Any] = {}
     for name, value in span.attributes.items():
-        if not name.startswith(_OWN):
-            continue
         field = _OWN_FIELDS.get(name)
         if field is not None:
             fields[field] = field_value(field, json.loads(value) if field == "call_stack" else value)

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 
 Raw = TypeVar("Raw")
 
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
+"""What reading a broken row raises."""
+
 _HEX = re.compile(r"(?:0x)?([0-9a-f]+)", re.IGNORECASE)
 
 
@@ -68,10 +71,13 @@ class Spans:
                 if span.end_ns < span.start_ns:
                     raise ValueError(f"ends {span.start_ns - span.end_ns} ns before it starts")
                 self.spans.append(span)
-            except KeyError as error:
-                self.bad_rows.append(f"{place}: span {number}: {error} is missing")
-            except (ValueError, TypeError, AttributeError) as error:
-                self.bad_rows.append(f"{place}: span {number}: {error}")
+            except UNREADABLE as error:
+                self.bad_rows.append(f"{place}: span {number}: {reason_of(error)}")
+
+
+def reason_of(error: Exception) -> str:
+    """Why a row is bad."""
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 def readable(raws: Iterable[Raw], to_event: Callable[[Raw], Event]) -> tuple[Event, ...]:
@@ -80,7 +86,7 @@ def readable(raws: Iterable[Raw], to_event: Callable[[Raw], Event]) -> tuple[Eve
     for raw in raws:
         try:
             events.append(to_event(raw))
-        except (KeyError, ValueError, TypeError, AttributeError):
+        except UNREADABLE:
             continue
     return tuple(events)
 

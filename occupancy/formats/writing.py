@@ -4,9 +4,12 @@ import gzip
 import io
 import os
 from collections.abc import Iterable
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 from occupancy.errors import InputError
+
+_TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}
+"""JSON of others may hold half a character, which UTF-8 cannot write."""
 
 
 def write(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
@@ -25,5 +28,5 @@ def write(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
 
 def _open(name: str) -> TextIO:
     if name.endswith(".gz"):
-        return cast(TextIO, io.TextIOWrapper(gzip.open(name, "wb", compresslevel=6), encoding="utf-8", newline=""))
-    return open(name, "w", encoding="utf-8", newline="")
+        return cast(TextIO, io.TextIOWrapper(gzip.open(name, "wb", compresslevel=6), **_TEXT))
+    return open(name, "w", **_TEXT)

@@ -116,6 +116,13 @@ def test_a_name_that_ends_with_gz_is_compressed(name: str, tmp_path: Path) -> No
     assert state(read(tmp_path / f"{name}.gz")) == state(two_calls())
 
 
+@pytest.mark.parametrize("name", WRITERS)
+def test_half_a_character_stops_no_writer(name: str, tmp_path: Path) -> None:
+    call = Call(call_id=1, label="\ud800", start_ns=0, end_ns=1, outcome=Outcome.OK)
+    write(tmp_path / name, WRITERS[name](OccupancyLog.from_calls([call])))
+    assert len(read(tmp_path / name).calls) == 1
+
+
 @pytest.mark.parametrize("pieces", WRITERS.values())
 def test_a_folder_that_is_not_there_is_named(pieces: Callable[[OccupancyLog], Iterable[str]], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no_such_folder"):
