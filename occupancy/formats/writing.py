@@ -29,4 +29,4 @@ def write(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
 def _open(name: str) -> TextIO:
     if name.endswith(".gz"):
         return cast(TextIO, io.TextIOWrapper(gzip.open(name, "wb", compresslevel=6), **_TEXT))
-    return open(name, "w", **_TEXT)
+    return cast(TextIO, open(name, "w", **_TEXT))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from occupancy.call import FIELDS, Call, Frame, Kind, Outcome
+from occupancy.call import FIELD_TYPES, FIELDS, Call, Frame, Kind, Outcome
 from occupancy.errors import InputError
 from occupancy.formats import har, occupancy_csv, otlp_writer
 from occupancy.formats.call_records import to_record
@@ -51,8 +51,6 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "bytes_received": st.integers(0, 2**60),
     "chunks": st.integers(0, 2**31 - 1),
     "chunks_after_gap": SMALL,
-    "connection_reused": st.none() | st.booleans(),
-    "idempotency_key": st.none() | st.booleans(),
     "sync_in_event_loop": st.booleans(),
     **dict.fromkeys(("limit_requests", "remaining_requests", "input_tokens", "output_tokens", "needs"), COUNT),
     **dict.fromkeys(("limit_tokens", "remaining_tokens"), st.none() | st.integers(0, 2**60)),
@@ -66,12 +64,19 @@ LATER = ("call_id", "logical_id", "end_ns", "released_ns", "in_flight_start", "i
 """What follows from the others."""
 
 
+def _of_type(name: str) -> st.SearchStrategy[object]:
+    kinds = {bool: st.booleans(), int: st.integers(0, 2**15 - 1), str: TEXT}
+    return st.none() | next(strategy for kind, strategy in kinds.items() if kind in FIELD_TYPES[name])
+
+
 @st.composite
 def logs(draw: st.DrawFn) -> OccupancyLog:
     """A log in which every field of a call may hold anything that it can."""
     calls = []
     for number in range(1, draw(st.integers(0, 4)) + 1):
-        fields = {name: draw(VALUES.get(name, TEXT)) for name in FIELDS if name not in LATER}
+        fields = {
+            name: draw(VALUES[name] if name in VALUES else _of_type(name)) for name in FIELDS if name not in LATER
+        }
         call = Call(**fields, call_id=number, logical_id=draw(st.integers(1, number)))  # type: ignore[arg-type]
         if draw(st.booleans()):
             call.end_ns = call.start_ns + draw(st.integers(0, 10**12))
@@ -119,7 +124,7 @@ def test_a_name_that_ends_with_gz_is_compressed(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", WRITERS)
 def test_half_a_character_stops_no_writer(name: str, tmp_path: Path) -> None:
     call = Call(call_id=1, label="\ud800", start_ns=0, end_ns=1, outcome=Outcome.OK)
-    write(tmp_path / name, WRITERS[name](OccupancyLog.from_calls([call])))
+    write(tmp_path / name, WRITERS[name](OccupancyLog.from_calls([call], origin_unix_ns=ORIGIN_UNIX_NS)))
     assert len(read(tmp_path / name).calls) == 1
 
 
