@@ -17,6 +17,7 @@ import occupancy
 from occupancy import cli
 from occupancy.backends import api as backend_api
 from occupancy.backends import jaeger, phoenix
+from occupancy.backends.address import parse_address
 from occupancy.errors import InputError, ReadError
 from occupancy.formats.times import iso_to_ns, ns_to_iso
 
@@ -415,3 +416,16 @@ def test_an_address_that_cannot_be(address: str, reason: str) -> None:
     with pytest.raises(InputError) as raised:
         occupancy.read(address)
     assert reason in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "base_url", "since_s"),
+    [
+        ("jaeger+http://localhost:16686?service=a", "http://localhost:16686", 3600),
+        ("jaeger+https://traces.example/jaeger/?since=90s", "https://traces.example/jaeger", 90),
+        ("jaeger+http://[::1]:16686?since=2d", "http://[::1]:16686", 172_800),
+    ],
+)
+def test_an_address_is_taken_apart(address: str, base_url: str, since_s: int) -> None:
+    found = parse_address(address, ("service",))
+    assert (found.base_url, found.since_ns) == (base_url, since_s * S)
