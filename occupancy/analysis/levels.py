@@ -221,7 +221,8 @@ def measure(measured: Round, baseline: Baseline) -> Level:
         standard_error=(effective if full is None else full) * math.hypot(relative, baseline.relative_error),
         window_rate=window_rate(measured),
         client=measured.client,
-        client_s=_mean(own_times(measured)) + measured.client.lag_mean_s,
+        # Of a callable that several workers use, it is known for one at a time alone.
+        client_s=(_mean(own_times(measured)) or baseline.own_s) + measured.client.lag_mean_s,
         first_byte_s=_first_byte_s(measured),
         faults=faults(measured.samples),
     )
@@ -277,7 +278,7 @@ def relative_error(measured: Round, baseline: Baseline, effective: float) -> flo
 
     Independent parts: service times vary as much as those of one request at a time did, so the mean over n of them by
     `variation / sqrt(n)`; a late event loop adds its mean lag to each latency; the share of good answers is a binomial
-    one. Where what remains is no whole number of slots within these, batches are of unknown size, and shift the mean
+    one. Where fewer than c, and no whole number of slots within these, batches are of unknown size, and shift the mean
     latency by up to `m^2 / (4 c n)` of it (a telescoping sum of the rounded-down i / m), taken as uniform.
     """
     c, n = measured.workers, len(measured.samples)
@@ -292,7 +293,7 @@ def relative_error(measured: Round, baseline: Baseline, effective: float) -> flo
     known = math.sqrt(random**2 + lag**2 + failures**2)
     tolerance = 2 * math.hypot(known, baseline.uncertainty) + ROUNDING
     is_whole = abs(effective * baseline.endpoint_share / slots - 1) <= tolerance
-    batches = 0.0 if is_whole else slots**2 / (4 * c * later) / math.sqrt(3)
+    batches = 0.0 if is_whole or slots == c else slots**2 / (4 * c * later) / math.sqrt(3)
     return math.hypot(known, batches)
 
 

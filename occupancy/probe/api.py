@@ -20,6 +20,7 @@ from occupancy.probe.errors import InvalidError, UnreachableError
 from occupancy.probe.sweep import Sweep, SweepOptions
 from occupancy.probe.sweep_result import Conditions, SweepResult
 from occupancy.probe.target import Api, Target
+from occupancy.probe.wire import with_wire_times
 
 Swept = str | Target | Request
 """A URL, a target, or a coroutine function without arguments that sends one request."""
@@ -47,6 +48,7 @@ class SweepJob:
     ) -> None:
         self._swept = swept
         self._options = options
+        self._done = done
         self._sweep = Sweep(self._open, options, done=done, on_level=on_level, on_sample=on_sample)
         self._opener: Opener | None = None
         self._measured_at = now()
@@ -69,13 +71,14 @@ class SweepJob:
             InvalidError: That is not even one level with a good answer.
         """
         sweep = self._sweep
-        retries = sum(call.attempt > 0 for call in self._log.calls) if self._log is not None else 0
+        calls = [] if self._log is None else self._log.calls
+        retries = sum(call.attempt > 0 for call in calls)
         hidden = [f"{retries} retries are hidden in these latencies: measure with the client's own retries off"]
         try:
             return SweepResult(
                 conditions=conditions_of(self._swept),
-                rounds=tuple(sweep.rounds),
-                end=sweep.end,
+                rounds=tuple(r if r in self._done else with_wire_times(r, calls, sweep.origin_s) for r in sweep.rounds),
+                end=None if sweep.end is None else with_wire_times(sweep.end, calls, sweep.origin_s),
                 warm_up=sweep.warm_up,
                 measured_at=self._measured_at,
                 wall_s=sweep.wall_s,

@@ -115,10 +115,11 @@ class Sweep:
         self.sent = 0
         """Requests of this run."""
         self.wall_s = 0.0
+        self.origin_s = 0.0
+        """Second 0 of the samples, on the event loop's clock."""
         self._open = open_request
         self._on_level = on_level
         self._on_sample = on_sample
-        self._origin_s = 0.0
 
     async def run(self) -> None:
         """Measure all levels.
@@ -126,7 +127,7 @@ class Sweep:
         Raises:
             UnreachableError: The warm-up got no answer that can be used.
         """
-        self._origin_s = asyncio.get_running_loop().time()
+        self.origin_s = asyncio.get_running_loop().time()
         try:
             await self._warm_up()
             for workers in self._plan():
@@ -134,12 +135,12 @@ class Sweep:
                     break
             await self._measure_end()
         finally:
-            self.wall_s = asyncio.get_running_loop().time() - self._origin_s
+            self.wall_s = asyncio.get_running_loop().time() - self.origin_s
 
     async def _warm_up(self) -> None:
         async with self._open(1) as request:
             for _ in range(2):
-                sample = self.warm_up = await take_sample(request, 0, self.options.timeout_s, self._origin_s)
+                sample = self.warm_up = await take_sample(request, 0, self.options.timeout_s, self.origin_s)
                 self.sent += 1
                 if sample.is_ok:
                     return
@@ -197,7 +198,7 @@ class Sweep:
             n,
             timeout_s=self.options.timeout_s,
             deadline_s=self.options.level_timeout_s,
-            origin_s=self._origin_s,
+            origin_s=self.origin_s,
             on_sample=self._on_sample,
         )
         measured = None

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -24,8 +24,6 @@ from occupancy.probe.target import Api, Target
 pytestmark = pytest.mark.alone
 
 SERVICE_S = 0.15
-TRIES = 3
-"""A neighbour may take the processor: a claim about the method must not fail on one bad moment of the machine."""
 
 
 @contextlib.contextmanager
@@ -44,14 +42,6 @@ def gateway_of(*options: str) -> Iterator[str]:
 def swept(url: str, options: SweepOptions | None = None, **target: Any) -> SweepResult:
     target.setdefault("model", "mock")
     return asyncio.run(sweep(Target(url=url, **target), options=options or SweepOptions()))
-
-
-def first_good(measure: Callable[[], SweepResult], is_good: Callable[[SweepResult], bool]) -> SweepResult:
-    for _ in range(TRIES):
-        result = measure()
-        if is_good(result):
-            return result
-    pytest.fail(f"not once in {TRIES} tries:\n{result}")
 
 
 @pytest.mark.timeout(180)
@@ -73,11 +63,15 @@ def test_finds_the_capacity_within_the_reported_error(slots: int, jitter: float)
 
 @pytest.mark.timeout(180)
 def test_no_limit_is_found_where_there_is_none() -> None:
-    def is_unlimited(result: SweepResult) -> bool:
-        return result.capacity.fit.capacity is None and result.recommended >= 8
-
     with gateway_of("--service", str(SERVICE_S)) as url:
-        first_good(lambda: swept(url, SweepOptions(levels=(1, 2, 4, 8))), is_unlimited)
+        result = swept(url, SweepOptions(levels=(1, 2, 4, 8)))
+    assert is_unlimited(result), result
+
+
+def is_unlimited(result: SweepResult) -> bool:
+    """No limit is named: what is not worked on in parallel is told to be this client's doing."""
+    parallel = all(level.is_client_bound or Label.PARALLEL in level.labels for level in result.capacity.levels)
+    return result.capacity.fit.capacity is None and parallel
 
 
 def test_ten_accepted_connections_of_which_one_is_worked_on_are_serial() -> None:
@@ -97,11 +91,10 @@ def test_ten_accepted_connections_of_which_one_is_worked_on_are_serial() -> None
 )
 @pytest.mark.parametrize("nonce", [True, False])
 def test_what_is_no_limit_is_not_taken_for_one(options: list[str], nonce: bool) -> None:
-    def is_parallel(result: SweepResult) -> bool:
-        return result.capacity.fit.capacity is None and result.recommended == 4 and result.is_valid
-
     with gateway_of("--service", str(SERVICE_S), *options) as url:
-        first_good(lambda: swept(url, SweepOptions(levels=(1, 2, 4)), nonce=nonce), is_parallel)
+        result = swept(url, SweepOptions(levels=(1, 2, 4)), nonce=nonce)
+    assert is_unlimited(result), result
+    assert "unstable" not in result.labels
 
 
 def test_drift_is_called_unstable() -> None:
@@ -146,15 +139,15 @@ def sdk_swept(url: str, max_retries: int, options: SweepOptions) -> SweepResult:
 @pytest.mark.timeout(180)
 def test_an_sdk_as_the_callable_agrees() -> None:
     options = SweepOptions(levels=(1, 2, 4))
-
-    def is_two(result: SweepResult) -> bool:
-        fit = result.capacity.fit
-        return fit.capacity is not None and abs(fit.capacity - 2) <= 0.1 + (fit.error99 or 0)
-
     with gateway_of("--capacity", "2", "--service", str(SERVICE_S)) as url:
-        plain = first_good(lambda: swept(url, options), is_two)
-        sdk = first_good(lambda: sdk_swept(url, 0, options), is_two)
+        plain = swept(url, options)
+        sdk = sdk_swept(url, 0, options)
+    for result in (plain, sdk):
+        fit = result.capacity.fit
+        assert fit.capacity is not None, result
+        assert abs(fit.capacity - 2) <= (fit.error99 or 0), result
     assert sdk.recommended == plain.recommended == 2
+    assert sdk.capacity.baseline.own_s > plain.capacity.baseline.own_s  # the SDK's work is no part of the endpoint
     assert sdk.log is not None
     assert len(sdk.log.calls) == sdk.sent
 

@@ -76,7 +76,7 @@ def test_no_limit() -> None:
 def test_jitter_stays_within_the_reported_error(slots: int, seed: int) -> None:
     found = capacity_of(swept(capacity=slots, service_s=1.0, jitter=0.25, seed=seed))
     assert found.fit.capacity is not None
-    # Twice the 95 % interval: 60 random cases shall not fail once in twenty.
+    # Twice the 99 % interval: 60 random cases shall never fail by chance.
     assert abs(found.fit.capacity - slots) <= 2 * (found.fit.error99 or 0)
 
 
