@@ -49,7 +49,7 @@ def _fleet(url: str, select: str | None, as_json: bool, width: int) -> str:
 
 
 def to_text(log: "OccupancyLog", width: int = 80) -> str:
-    """Give the report, every label, the diagnosis, the calls that never ended and the rows that could not be read.
+    """Give the report, the labels, the diagnosis, the calls that never ended and the rows that could not be read.
 
     Args:
         log: A log that was read.
@@ -63,7 +63,7 @@ def to_text(log: "OccupancyLog", width: int = 80) -> str:
 
     parts = [tables.report(log.columns(), width, findings=False)]
     if log.peak:
-        table = tables.label_table(log.summary(), width)
+        table = tables.label_table(log.summary(), width=width)
         parts.append("\n".join(line[:width] for line in table.splitlines()))
         parts.append(full_diagnosis(log.diagnose(), width))
     opened = [call for call in log.open_calls if call.in_flight_start is not None]

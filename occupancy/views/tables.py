@@ -16,6 +16,8 @@ from occupancy.views.timeline import NO_LABEL
 
 REPORT_ROWS = 5
 """Lines of its table of steps."""
+LABEL_ROWS = 20
+"""Lines of a table of labels."""
 REPORT_HEIGHT = 4
 """Rows of a report's skyline."""
 IDLE_SHARE = 0.1
@@ -34,31 +36,32 @@ def site_table(summary: Summary, n: int = REPORT_ROWS, width: int = 80) -> str:
     Returns:
         Lines without a last newline; the headers alone when empty.
     """
-    groups = summary.by_site[: n if len(summary.by_site) <= n else n - 1]
+    groups = _longest(summary.by_site, n)
     folder = _common_folder(groups)
     rows = [
         (_label(group), str(group.n), _mean(group), duration_of_ms(group.first_byte.mean_ms), _site(group, folder))
         for group in groups
     ]
-    lines = [table(("step", "calls", "mean", "first byte", "called at"), rows, "<>>><", width)]
-    if rest := summary.by_site[len(groups) :]:
-        time = duration_of_ms(sum(group.in_flight_ms for group in rest))
-        lines.append(f"... and {len(rest)} more, {time} of calls")
-    return "\n".join(lines)
+    headers = ("step", "calls", "mean", "first byte", "called at")
+    return "\n".join([table(headers, rows, "<>>><", width), *_rest(summary.by_site[len(groups) :])])
 
 
-def label_table(summary: Summary, width: int = 80) -> str:
-    """List every label, in the order of their first start.
+def label_table(summary: Summary, n: int = LABEL_ROWS, width: int = 80) -> str:
+    """List the labels that take most time, in the order of their first start.
 
     Args:
         summary: Of any log.
+        n: Lines below the headers; where there are more labels, the last line tells how many.
         width: Columns; call sites are cut from the left.
 
     Returns:
         Lines without a last newline; the headers alone when empty.
     """
     headers = ("label", "calls", "start", "mean", "min", "max", "first byte", "called at")
-    folder = _common_folder(summary.by_label)
+    by_time = sorted(summary.by_label, key=lambda group: -group.in_flight_ms)
+    longest = _longest(by_time, n)
+    groups = sorted(longest, key=lambda group: group.first_start_ns)
+    folder = _common_folder(groups)
     rows = [
         (
             _label(group),
@@ -70,9 +73,19 @@ def label_table(summary: Summary, width: int = 80) -> str:
             duration_of_ms(group.first_byte.mean_ms),
             _site(group, folder),
         )
-        for group in summary.by_label
+        for group in groups
     ]
-    return table(headers, rows, "<>>>>>><", width)
+    return "\n".join([table(headers, rows, "<>>>>>><", width), *_rest(by_time[len(longest) :])])
+
+
+def _longest(groups: Sequence[Group], n: int) -> Sequence[Group]:
+    """The first of groups that are sorted, with a line left to count the others where there are more than `n`."""
+    return groups[: n if len(groups) <= n else n - 1]
+
+
+def _rest(groups: Sequence[Group]) -> list[str]:
+    time = duration_of_ms(sum(group.in_flight_ms for group in groups))
+    return [f"... and {len(groups)} more, {time} of calls"] if groups else []
 
 
 def _label(group: Group) -> str:

@@ -204,6 +204,13 @@ def test_every_label_has_a_row_with_its_first_start() -> None:
     assert " ".join(lines[4].split()) == "stuck 1 1.00 s open - - - -"
 
 
+def test_of_many_labels_the_longest_are_listed_and_the_others_counted() -> None:
+    calls = [step(f"step {number}", number * 10, number * 10 + 10 + number, number) for number in range(8)]
+    lines = label_table(summarize(columns_of(calls)), n=4).splitlines()
+    assert [line.split("  ")[0] for line in lines[1:4]] == ["step 5", "step 6", "step 7"]
+    assert lines[4:] == ["... and 5 more, 60.0 ms of calls"]
+
+
 def test_call_sites_lose_the_folder_they_share_and_nothing_else() -> None:
     def sites(*files: str) -> list[str]:
         calls = [step(file, 0, 9 - place) for place, file in enumerate(files)]
