@@ -86,6 +86,10 @@ class Journal:
         """Write a call that has ended, with all its fields."""
         self._write("end", call)
 
+    def amend(self, call: Call) -> None:
+        """Write what has become known of a call after its end."""
+        self._write("amend", call)
+
     def restart(self) -> None:
         """Go on as another process, after a fork."""
         self._ancestors = (*self._ancestors, self.process)[-MOST_ANCESTORS:]

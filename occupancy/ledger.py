@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from occupancy import _guard
 from occupancy.call import Call
@@ -30,12 +30,27 @@ CROWDED = 1000
 """Events that wait to be counted when those who bring more are slowed down."""
 
 
+START, RELEASE, ADD, AMEND = "_start", "_release", "_add", "_amend"
+"""What happens to a call: the method of a log that is told of it."""
+
+
 class Counter(Protocol):
     """What counts starts and releases, as a log does: each is told once or more, in the order of the stamps."""
 
     def _start(self, call: Call) -> None: ...
 
     def _release(self, call: Call) -> None: ...
+
+    def _add(self, call: Call) -> None:
+        """It is known only now that it was a call, since it has ended."""
+
+
+class _Known(NamedTuple):
+    """A call of which something is known only after its end."""
+
+    call: Call
+    epoch: int
+    logs: "tuple[Counter, ...]"
 
 
 class Ledger:
@@ -56,7 +71,7 @@ class Ledger:
     def _reset_lock(self) -> None:
         self._lock = RLock()
         self._draining = False
-        self._events: deque[tuple[Flight, int, bool]] = deque()
+        self._events: deque[tuple[Flight | _Known, int, str]] = deque()
         self._flights: weakref.WeakSet[Flight] = weakref.WeakSet()
         self._last_ns = 0
 
@@ -71,20 +86,42 @@ class Ledger:
         with self.settled():
             self.logs = tuple(other for other in self.logs if other is not log)
 
+    def observe(self, observer: Counter) -> None:
+        """Tell an observer of every call that starts from now on. Repeats are harmless."""
+        self.observers = (*(other for other in self.observers if other is not observer), observer)
+
+    def disregard(self, observer: Counter) -> None:
+        """Tell an observer of no further starts."""
+        self.observers = tuple(other for other in self.observers if other is not observer)
+
     def start(self, call: Call, logs: "tuple[OccupancyLog, ...] | None" = None) -> Flight:
         """Count a call from `call.start_ns` on, in `logs`, or in all that record."""
-        call.call_id = next(self._call_ids)
-        call.pid = os.getpid()
-        call.logical_id = call.logical_id or call.call_id
+        self._number(call)
         flight = Flight(call, self, (*(self.logs if logs is None else logs), *self.observers))
         self._flights.add(flight)
-        self._events.append((flight, call.start_ns, True))
+        self._events.append((flight, call.start_ns, START))
         self.settle()
         return flight
 
+    def add(self, call: Call) -> None:
+        """Count a call that is known to be one only now that it has ended, in all logs that record."""
+        self._number(call)
+        self._events.append((_Known(call, self.epoch, (*self.logs, *self.observers)), time.monotonic_ns(), ADD))
+        self.settle()
+
+    def amend(self, call: Call) -> None:
+        """Keep what has become known of a call after its end: model and tokens."""
+        self._events.append((_Known(call, self.epoch, self.logs), time.monotonic_ns(), AMEND))
+        self.settle()
+
+    def _number(self, call: Call) -> None:
+        call.call_id = next(self._call_ids)
+        call.pid = os.getpid()
+        call.logical_id = call.logical_id or call.call_id
+
     def release(self, flight: Flight, now_ns: int, *, settle: bool) -> None:
         """Let a call go at `now_ns`; `Flight` alone calls this, once. Without `settle` it takes no lock."""
-        self._events.append((flight, now_ns, False))
+        self._events.append((flight, now_ns, RELEASE))
         if settle:
             self.settle()
 
@@ -127,27 +164,24 @@ class Ledger:
             for _ in range(len(self._events)):  # those that are there, or a busy program would keep us here for ever
                 # Taken off only when counted: an interrupt in between loses nothing, and counting twice changes
                 # nothing.
-                flight, at_ns, starts = self._events[0]
-                if flight.epoch == self.epoch:
+                known, at_ns, event = self._events[0]
+                if known.epoch == self.epoch:
                     self._last_ns = at_ns = max(at_ns, self._last_ns)
-                    self._count(flight, at_ns, starts, released)
+                    self._count(known, at_ns, event, released)
                 self._events.popleft()
         finally:
             self._draining = False
 
-    def _count(self, flight: Flight, at_ns: int, starts: bool, released: list[Flight]) -> None:
-        call = flight.call
+    def _count(self, known: "Flight | _Known", at_ns: int, event: str, released: list[Flight]) -> None:
+        call = known.call
         try:
-            if starts:
+            if event == START:
                 call.start_ns = at_ns
-            else:
+            elif isinstance(known, Flight):
                 call.released_ns = at_ns
-                released.append(flight)
-            for log in reversed(flight.logs):  # the first one's counts stay on the call
-                if starts:
-                    log._start(call)
-                else:
-                    log._release(call)
+                released.append(known)
+            for log in reversed(known.logs):  # the first one's counts stay on the call
+                getattr(log, event)(call)
         except Exception as error:
             _guard.report("occupancy.ledger", error)
 

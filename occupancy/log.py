@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from occupancy.analysis.findings import Diagnosis
+    from occupancy.analysis.running_count import RunningCount
     from occupancy.analysis.steps import Steps
     from occupancy.analysis.summary import Summary
     from occupancy.recorded import RecordedCalls
+
+
+COUNTS = ("in_flight_start", "in_flight_end")
+"""The fields of a call that are counts."""
 
 
 class TrackedCall:
@@ -58,7 +63,8 @@ class OccupancyLog:
     """The calls of this process, or of a file.
 
     Counts are exact for ever: `peak`, `time_at_level_ns` and the totals cover all calls, also those that `capacity` has
-    dropped. Every method may be called from any thread at any time.
+    dropped; those that only a span tells of, once they have ended, are counted among the calls that are kept. Every
+    method may be called from any thread at any time.
 
     Args:
         capacity: Calls kept, the newest; at most 400 bytes each.
@@ -90,6 +96,8 @@ class OccupancyLog:
         self._peak = 0
         self._level_ns: list[int] = [0]
         self._changed_ns: int | None = None
+        self._late = 0
+        """Calls that were known only when they had ended: they are in no running count."""
 
     # Counting. Called by the ledger alone, under its lock, in the order of the stamps. Each is a no-op the second time,
     # so that an interrupt in the middle loses and doubles nothing.
@@ -126,6 +134,17 @@ class OccupancyLog:
             _guard.report("occupancy.log.release", error)
         self._open.pop(call.call_id, None)
         self._open_other.pop(call.call_id, None)
+
+    def _add(self, call: Call) -> None:
+        self._late += call.kind != Kind.OTHER
+        self._rows.add(call, None, None)
+        if self.journal is not None:
+            self.journal.start(call)
+            self.journal.end(call)
+
+    def _amend(self, call: Call) -> None:
+        if isinstance(self._rows, Rows) and self._rows.amend(call) and self.journal is not None:
+            self.journal.amend(call)
 
     def _advance(self, now_ns: int) -> None:
         level = len(self._open)
@@ -196,13 +215,15 @@ class OccupancyLog:
     def peak(self) -> int:
         """Most calls ever in flight at once; 0 without calls."""
         with ledger.settled():
-            return self._peak
+            late, peak = self._late, self._peak
+        return max(peak, self._count_again().peak) if late else peak
 
     @property
     def time_at_level_ns(self) -> dict[int, int]:
         """Time spent with 0, 1, 2, ... calls in flight, ns, from the first start to the last start or release."""
         with ledger.settled():
-            return dict(enumerate(self._level_ns))
+            late, level_ns = self._late, list(self._level_ns)
+        return dict(enumerate(self._count_again().level_ns.tolist() if late else level_ns))
 
     @property
     def finished(self) -> int:
@@ -220,7 +241,12 @@ class OccupancyLog:
     def calls(self) -> list[Call]:
         """The calls that have ended, the newest `capacity`, in the order of their ends, as copies."""
         with ledger.settled():
-            return self._rows.calls(self.origin_ns)
+            calls = self._rows.calls(self.origin_ns)
+            if self._late:
+                counts = self.columns(COUNTS)
+                for call, start, end in zip(calls, *(counts[name].tolist() for name in COUNTS), strict=False):
+                    call.in_flight_start, call.in_flight_end = (None if n == MISSING else n for n in (start, end))
+        return calls
 
     @property
     def open_calls(self) -> list[Call]:
@@ -248,22 +274,35 @@ class OccupancyLog:
         Raises:
             InputError: A name is no field of `Call`.
         """
-        import numpy as np
-
-        from occupancy.analysis.columns import columns_of
-
         names = list(names)
         for name in names:
             if name not in FIELDS:
                 raise InputError(f"{name!r} is no field of Call")
         with ledger.settled():
-            ended = self._rows.arrays(names)
-            opened = columns_of([*(call for call, _ in self._open.values()), *self._open_other.values()])
-            levels = [in_flight_start for _, in_flight_start in self._open.values()]
+            columns = self._columns(names)
+            if self._late and not columns.keys().isdisjoint(COUNTS):
+                again = self._count_again()
+                columns |= {name: getattr(again, name) for name in COUNTS if name in columns}
+        return columns
+
+    def _columns(self, names: list[str]) -> "dict[str, NDArray[Any]]":
+        import numpy as np
+
+        from occupancy.analysis.columns import columns_of
+
+        ended = self._rows.arrays(names)
+        opened = columns_of([*(call for call, _ in self._open.values()), *self._open_other.values()])
         if not len(opened["start_ns"]):
             return ended
+        levels = [in_flight_start for _, in_flight_start in self._open.values()]
         opened["in_flight_start"] = np.array(levels + [MISSING] * (len(opened["start_ns"]) - len(levels)))
         return {name: np.concatenate([ended[name], opened[name]]) for name in names}
+
+    def _count_again(self) -> "RunningCount":
+        """The counts of the calls that are kept, by their stamps: late ones are in no running count."""
+        from occupancy.analysis.running_count import count_again
+
+        return count_again(self.columns(("kind", "call_id", "start_ns", "released_ns")))
 
     def _until_ns(self) -> int | None:
         """Up to when open calls are in flight: now in a live log, not known in one that was read."""
@@ -362,7 +401,8 @@ class OccupancyLog:
         others = tuple(log for log in ledger.logs if log is not self)
         flight = ledger.start(call, (*others, self))
         try:
-            yield TrackedCall(flight)
+            with caller.within_tracked_call():
+                yield TrackedCall(flight)
         except BaseException as error:
             flight.fail(error)
             raise

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from occupancy.analysis.columns import MISSING, Columns, calls_of
-from occupancy.analysis.running_count import RunningCount, count_running
-from occupancy.analysis.steps import counted
+from occupancy.analysis.running_count import RunningCount, count_again
 from occupancy.call import Call
 from occupancy.errors import InputError
 
@@ -65,13 +64,9 @@ def recount(columns: Columns) -> Recorded:
     start_ns, end_ns, released_ns = (columns[name] for name in ("start_ns", "end_ns", "released_ns"))
     left_ns = np.where(released_ns == MISSING, end_ns, released_ns)
     left_ns = np.where(left_ns == MISSING, MISSING, np.maximum(left_ns, start_ns))
-    mask = counted(columns)
-    running = count_running(start_ns[mask], left_ns[mask], columns["call_id"][mask])
-    in_flight_start, in_flight_end = (np.full(start_ns.size, MISSING) for _ in range(2))
-    in_flight_start[mask], in_flight_end[mask] = running.in_flight_start, running.in_flight_end
-    found = {
-        **columns, "released_ns": left_ns, "in_flight_start": in_flight_start, "in_flight_end": in_flight_end,
-    }  # fmt: skip
+    found = {**columns, "released_ns": left_ns}
+    running = count_again(found)
+    found |= {"in_flight_start": running.in_flight_start, "in_flight_end": running.in_flight_end}
     order = np.argsort(np.where(left_ns == MISSING, np.iinfo(np.int64).max, left_ns), kind="stable")
     if (np.diff(order) != 1).any():  # most files are in order
         found = {name: column[order] for name, column in found.items()}

@@ -51,6 +51,8 @@ ABSENT = {
 
 ROW = struct.Struct(f"<{len(LONGS)}q{len(SHORTS)}i{len(SMALLS)}h{len(FLAGS)}b{len(FLOATS)}d{len(NAMES)}H16s8s8s")
 GROW_ROWS = 256
+LOOK_BACK = 10_000
+"""Rows that are looked through for one that is to be renewed."""
 
 _longs, _shorts, _smalls, _flags, _names = (attrgetter(*group) for group in (LONGS, SHORTS, SMALLS, FLAGS, NAMES))
 _LONG_END = len(LONGS)
@@ -123,6 +125,17 @@ class Rows:
         request_id = call.request_id
         self._texts[slot] = None if request_id is None else request_id.encode("utf-8", "replace")
         self.total += 1
+
+    def amend(self, call: Call) -> bool:
+        """Renew the row of a call that was added not long ago, but for its counts; False where it is not found."""
+        for number in range(self.total - 1, max(self.total - LOOK_BACK, self.dropped) - 1, -1):
+            offset = number % self.capacity * ROW.size
+            if int.from_bytes(self._rows[offset : offset + 8], "little") == call.call_id:
+                counts = ROW.unpack_from(self._rows, offset)[_LONG_END + 1 : _LONG_END + 3]
+                start, end = (None if value == MISSING_SHORT else value for value in counts)
+                ROW.pack_into(self._rows, offset, *self._encode(call, start, end))
+                return True
+        return False
 
     def _encode(self, call: Call, in_flight_start: int | None, in_flight_end: int | None) -> Iterable[Any]:
         shorts = [MISSING_SHORT if value is None else min(value, 2**31 - 1) for value in _shorts(call)]

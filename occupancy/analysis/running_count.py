@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from occupancy.analysis.columns import Columns
+from occupancy.analysis.steps import counted
 from occupancy.call import MISSING
 
 Int64 = NDArray[np.int64]
@@ -57,6 +59,22 @@ def count_running(start_ns: Int64, released_ns: Int64, number: Int64) -> Running
     in_flight_end = np.where(opened, MISSING, in_flight_start)
     in_flight_end[lasting] = level[n:] + 1
     return RunningCount(in_flight_start, in_flight_end, _time_at_level(keys[order] >> 1, level[order]))
+
+
+def count_again(columns: Columns) -> RunningCount:
+    """Count calls by their starts and releases, whatever was counted as they happened.
+
+    Args:
+        columns: `kind`, `call_id`, `start_ns` and `released_ns`, each of shape (n,).
+
+    Returns:
+        The counts of n calls: `MISSING` for those that are in no count (`Kind.OTHER`).
+    """
+    mask = counted(columns)
+    running = count_running(*(columns[name][mask] for name in ("start_ns", "released_ns", "call_id")))
+    in_flight_start, in_flight_end = (np.full(mask.size, MISSING) for _ in range(2))
+    in_flight_start[mask], in_flight_end[mask] = running.in_flight_start, running.in_flight_end
+    return RunningCount(in_flight_start, in_flight_end, running.level_ns)
 
 
 def _time_at_level(t_ns: Int64, level: Int64) -> Int64:

@@ -1,24 +1,30 @@
 """Who makes a call: the step, the agent run, the task, the thread and the user's lines."""
 
-import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from types import ModuleType
 
 from occupancy.call import Call
+from occupancy.caller import spans_above
 from occupancy.caller.frames import call_stack
 from occupancy.caller.groups import siblings
 from occupancy.caller.labels import current_after, current_label, current_run
+from occupancy.caller.spans_above import model_span_above, span_above, trace_api
 from occupancy.caller.tasks import current_task, root_flow, sync_in_event_loop
 
 __all__ = [
     "SHARED_BY_ATTEMPTS",
     "describe",
+    "describe_flow",
     "describe_later",
     "flow_id",
+    "is_in_tracked_call",
+    "model_span_above",
     "span_above",
     "sync_in_event_loop",
     "trace_api",
+    "within_tracked_call",
 ]
 
 LABEL_LENGTH = 200
@@ -31,19 +37,29 @@ SHARED_BY_ATTEMPTS = (
 )  # fmt: skip
 """Fields of a call that a further attempt of the same request has too."""
 
-_span_above: ContextVar[int] = ContextVar("occupancy_span_above", default=0)
+_tracked: ContextVar[bool] = ContextVar("occupancy_tracked", default=False)
 
 
 def describe(call: Call, *, with_stack: bool = True) -> None:
     """Fill in who makes the call that starts now, on this thread."""
+    describe_flow(call, spans_above.note(call), with_stack=with_stack)
+
+
+def describe_flow(call: Call, step: str | None, *, with_stack: bool = True) -> None:
+    """The same where it is known which spans lie above.
+
+    Args:
+        call: Its trace id is filled in.
+        step: What the step is called where no label says so.
+        with_stack: Whether user frames are kept.
+    """
     flow = root_flow()
     call.async_task, call.thread = flow.task, flow.thread
     call.siblings, call.siblings_held = siblings()
     if with_stack:
         call.call_stack = call_stack()
-    span_name = _note_parent_span(call)
     site = call.call_site
-    label = current_label() or span_name or (site.function if site else None)
+    label = current_label() or step or (site.function if site else None)
     call.label = label and label[:LABEL_LENGTH]
     call.after = "\n".join(current_after()) or None
     call.run = current_run() or call.trace_id or flow.root
@@ -62,30 +78,22 @@ def describe_later(call: Call) -> None:
         call.label = site.function[:LABEL_LENGTH]
 
 
-def _note_parent_span(call: Call) -> str | None:
-    """Fill in the ids of the span the call is made under; give its name, None where it has none."""
-    api = trace_api()
-    if api is None:
-        return None
-    span = api.get_current_span()
-    context = span.get_span_context()
-    _span_above.set(context.span_id)
-    if not context.is_valid:
-        return None
-    call.trace_id, call.parent_span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
-    return getattr(span, "name", None)
+@contextmanager
+def within_tracked_call() -> Iterator[None]:
+    """Know that this code is a call that is tracked by hand: a span that begins here is a part of it."""
+    outer = _tracked.get()
+    _tracked.set(True)
+    try:
+        yield
+    finally:
+        _tracked.set(outer)
 
 
-def span_above() -> int:
-    """The id of the span under which the newest call of this context was made; 0 without one."""
-    return _span_above.get()
+def is_in_tracked_call() -> bool:
+    """Whether this code is a call that is tracked by hand."""
+    return _tracked.get()
 
 
 def flow_id() -> tuple[int, int]:
     """What makes one call at a time: the thread and, in it, the task."""
     return threading.get_ident(), id(current_task())
-
-
-def trace_api() -> ModuleType | None:
-    """OpenTelemetry's trace API, where the program has imported it."""
-    return sys.modules.get("opentelemetry.trace")

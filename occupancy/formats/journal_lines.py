@@ -146,6 +146,8 @@ class Tail:
         if record["event"] == "process":
             self._processes.take(record)
             return None
+        if record["event"] == "amend":  # tells nothing that a live view shows
+            return None
         return _to_call(record, self._processes.by_name[record["process"]].shift_ns, names)
 
 

@@ -52,6 +52,11 @@ class Target:
         self._told_ns = max(self._told_ns, self.total_ns(now_ns))
         return self._told_ns
 
+    def add(self, lasted_ns: int) -> None:
+        """Add the time in flight of a call that has ended."""
+        total_ns, since_ns = self._total_ns
+        self._total_ns = total_ns + lasted_ns, since_ns
+
 
 class RecentPeak:
     """The highest level of the last `window_ns`, exactly, in memory for as many numbers as the highest level."""
@@ -132,6 +137,12 @@ class Counts:
         del self._open[call.call_id]
         if self.keeps_ended():
             self._ended.append(_ended(call, target.attributes))
+
+    @_guard.guarded
+    def _add(self, call: Call) -> None:
+        """Its seconds count from now on; it was never known to be in flight, and is no HTTP request to tell of."""
+        if call.kind != Kind.OTHER:
+            self._target(call).add((call.end_ns or call.start_ns) - call.start_ns)
 
     def _target(self, call: Call) -> Target:
         key = call.host, call.port, call.method, call.model, call.kind

@@ -48,7 +48,7 @@ def install() -> None:
 def remove() -> None:
     """Count no further calls; those in flight are counted to their ends."""
     forget(API)
-    ledger.observers = ()
+    ledger.disregard(_counts)
 
 
 def _begin(api: ModuleType) -> None:
@@ -61,7 +61,7 @@ def _begin(api: ModuleType) -> None:
         _made.extend(found)
     _active = found[0]
     _counts.keeps_ended = _active.is_collected
-    ledger.observers = (_counts,)
+    ledger.observe(_counts)
 
 
 class Instruments:

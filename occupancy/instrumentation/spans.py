@@ -15,6 +15,7 @@ from typing import Any
 from occupancy import _guard
 from occupancy.call import Call, Outcome
 from occupancy.caller import trace_api
+from occupancy.caller.spans_above import is_below_model_span
 from occupancy.flight import Flight
 from occupancy.instrumentation import provider
 from occupancy.ledger import ledger
@@ -35,7 +36,15 @@ _PHASE_KEYS = tuple((name, f"occupancy.{name.removesuffix('_ns')}_ms") for name 
 
 
 def is_suppressed() -> bool:
-    """Whether the call is one of OpenTelemetry's own, such as an export."""
+    """Whether the call is one of OpenTelemetry's own, such as an export.
+
+    Under a GenAI span it is not: Logfire keeps other instrumentations away there so that nothing is told twice.
+    """
+    return is_instrumentation_suppressed() and not is_below_model_span()
+
+
+def is_instrumentation_suppressed() -> bool:
+    """Whether OpenTelemetry's instrumentations make no spans here."""
     context = sys.modules.get("opentelemetry.context")
     if context is None:
         return False
@@ -121,7 +130,7 @@ class HeldEnd:
             end_ns = self._end_ns()
             describe(self._span, self._call, self._unix_offset_ns)
             # A body may be read where instrumentation is suppressed, but its span began where it was not.
-            context = Context() if is_suppressed() else None
+            context = Context() if is_instrumentation_suppressed() else None
         finally:
             if context is None:
                 self._end(end_ns)

@@ -1,0 +1,140 @@
+"""Puts on the root span of each run how many calls it made, their peak and their mean in flight."""
+
+import os
+from time import monotonic_ns
+from typing import Any
+
+from occupancy import _guard
+from occupancy.call import Call, Kind
+from occupancy.caller.open_spans import SERVING, open_spans
+from occupancy.formats.span_kinds import is_inference
+from occupancy.instrumentation.provider import is_http_span
+from occupancy.ledger import ledger
+
+
+class Run:
+    """The calls below one root span; stands in for the span's `end`, after which nothing could be added to it.
+
+    Args:
+        span: The root span.
+    """
+
+    def __init__(self, span: Any) -> None:
+        self._span = span
+        self._end = span.end
+        self._open: dict[int, int] = {}
+        self._ended: list[tuple[int, int]] = []
+
+    def __call__(self, end_time: int | None = None) -> None:
+        """The run is over."""
+        self._describe()
+        self._end(end_time)
+
+    @_guard.guarded
+    def _describe(self) -> None:
+        runs.forget(self)
+        if vars(self._span).get("end") is self:
+            del self._span.end
+        ledger.settle()
+        now_ns = monotonic_ns()
+        times = [*self._ended, *((start_ns, now_ns) for start_ns in list(self._open.values()))]
+        self._span.set_attributes(numbers(times))
+
+    def started(self, call: Call) -> None:
+        """A call below has started."""
+        self._open[call.call_id] = call.start_ns
+
+    def ended(self, call: Call) -> None:
+        """A call below has ended."""
+        self._open.pop(call.call_id, None)
+        self._ended.append((call.start_ns, call.end_ns or call.start_ns))
+
+
+def numbers(times: list[tuple[int, int]]) -> dict[str, int | float]:
+    """The attributes of a run; at equal times ends come before starts, and the mean is over the wall, as in a summary.
+
+    Args:
+        times: Start and end of each call, ns; there may be none.
+    """
+    changes = sorted(
+        (at_ns, order, change)
+        for start_ns, end_ns in times
+        # What lasts no time is in flight for a moment all the same.
+        for at_ns, order, change in ((start_ns, 1, 1), (end_ns, 0 if end_ns > start_ns else 2, -1))
+    )
+    level = peak = 0
+    for _, _, change in changes:
+        level += change
+        peak = max(peak, level)
+    found: dict[str, int | float] = {"occupancy.calls": len(times), "occupancy.peak": peak}
+    wall_ns = changes[-1][0] - changes[0][0] if changes else 0
+    if wall_ns:
+        found["occupancy.mean_in_flight"] = sum(end_ns - start_ns for start_ns, end_ns in times) / wall_ns
+    return found
+
+
+class Runs:
+    """The runs whose root span is open, by what the ledger tells."""
+
+    def __init__(self) -> None:
+        self._by_call: dict[int, Run] = {}
+        self._by_root: dict[int, Run] = {}
+
+    # Told by the ledger.
+
+    @_guard.guarded
+    def _start(self, call: Call) -> None:
+        """Give a call to the run that it is made in, if its root span is known."""
+        run = self._run_of(call)
+        if run is not None:
+            self._by_call[call.call_id] = run
+            run.started(call)
+
+    @_guard.guarded
+    def _release(self, call: Call) -> None:
+        run = self._by_call.pop(call.call_id, None)
+        if run is not None:
+            run.ended(call)
+
+    @_guard.guarded
+    def _add(self, call: Call) -> None:
+        run = self._run_of(call)
+        if run is not None:
+            run.ended(call)
+
+    def forget(self, run: Run) -> None:
+        """A run is over: what its calls do later is told nobody."""
+        for known in (self._by_call, self._by_root):
+            for key in [key for key, found in list(known.items()) if found is run]:
+                known.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget all, as in a forked child: they are the parent's."""
+        self._by_call.clear()
+        self._by_root.clear()
+
+    def _run_of(self, call: Call) -> Run | None:
+        if call.kind == Kind.OTHER:
+            return None
+        above = list(open_spans.upwards(int(call.parent_span_id or "0", 16)))
+        if not above or not _is_root(above[-1].span):
+            return None
+        span = above[-1].span
+        run = self._by_root.get(span.context.span_id)
+        if run is None:
+            run = self._by_root[span.context.span_id] = Run(span)
+            span.end = run
+        return run
+
+
+def _is_root(span: Any) -> bool:
+    """Whether a run begins with this span: not below one that we have not seen, and not with that of a single call."""
+    begins = span.parent is None or span.parent.is_remote or span.kind.name in SERVING
+    return begins and not is_http_span(span) and not is_inference(span)
+
+
+runs = Runs()
+"""The process's own."""
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=runs.clear)
