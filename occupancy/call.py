@@ -90,7 +90,7 @@ class Call:
     """`logical_id` of the newest call whose response was the first to say something that this request repeats; 0 where
     there is none, None where nobody looked: see `OCCUPANCY_DEPENDENCE`."""
     async_task: str | None = None
-    """Name of the asyncio or trio task that made the call."""
+    """Name of the asyncio or trio task that made the call, as `fetch #2` where another task had that name before."""
     thread: str | None = None
     """Name of the thread that made the call."""
     siblings: int | None = None

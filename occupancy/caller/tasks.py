@@ -7,6 +7,7 @@ alive.
 
 import inspect
 import itertools
+import re
 import sys
 import threading
 import weakref
@@ -22,7 +23,10 @@ MAX_LEVELS = 32
 _MAX_NAMES = 10_000
 """Names given to roots that are remembered, so that no other root gets the same."""
 
-_roots: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_NUMBERED = re.compile(r"Task-\d+")
+"""Names that asyncio gives by itself, each once."""
+_root_names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_flow_names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _taken_names: dict[str, object] = {}
 _serial = itertools.count(2)
 
@@ -54,9 +58,9 @@ def root_flow() -> RootFlow:
     try:
         task = current_task()
         if task is None:
-            return RootFlow(None, thread.name, _root_name(thread, thread.name))
+            return RootFlow(None, thread.name, _unique_name(thread, thread.name))
         top = root_task(task)
-        return RootFlow(_task_name(task), thread.name, _root_name(top, f"task {_task_name(top)}"))
+        return RootFlow(_own_name(task), thread.name, _unique_name(top, f"task {_task_name(top)}"))
     except Exception as error:
         report("caller.root_flow", error)
         return RootFlow(None, thread.name, thread.name)
@@ -267,10 +271,16 @@ def _task_name(task: Any) -> str:
     return str(task.get_name() if hasattr(task, "get_name") else task.name)
 
 
-def _root_name(root: Any, name: str) -> str:
+def _own_name(task: Any) -> str:
+    """Give the name of a task, with a number where another one has had it: anyio and trio name it as its function."""
+    name = _task_name(task)
+    return name if _NUMBERED.fullmatch(name) else _unique_name(task, name, _flow_names)
+
+
+def _unique_name(root: Any, name: str, names: "weakref.WeakKeyDictionary[Any, str]" = _root_names) -> str:
     """Give a task or thread a name that no other one of this process has: its own, where that is still free."""
     try:
-        known = _roots.get(root)
+        known = names.get(root)
     except TypeError:  # a task of the host's own making that takes no weak reference
         return f"{name} at {id(root):#x}"
     if known is not None:
@@ -279,5 +289,5 @@ def _root_name(root: Any, name: str) -> str:
     # One atomic step instead of a lock, which a finalizer could meet while its own thread holds it.
     if len(_taken_names) >= _MAX_NAMES or _taken_names.setdefault(name, mine) is not mine:
         name = f"{name} #{next(_serial)}"
-    _roots[root] = name
+    names[root] = name
     return name

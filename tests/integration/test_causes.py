@@ -7,7 +7,6 @@ enough that a busy machine changes no verdict.
 import asyncio
 import gc
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -17,9 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
 import openai
 import pytest
+from loopback import CHAT, async_client, client, sdk, work
 
 import mock_server
 import occupancy
@@ -30,7 +31,6 @@ from occupancy.analysis.overlap import find_overlap
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("fresh")]
 
-TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
 PAUSE_S = 0.3
 
@@ -39,28 +39,6 @@ def line_at(name: str) -> int:
     """The line that is marked with a name."""
     [line] = [number for number, text in enumerate(LINES, start=1) if text.endswith(f"# at {name}")]
     return line
-
-
-def client(url: str, **options: Any) -> httpx2.Client:
-    return httpx2.Client(base_url=url, verify=TLS, **options)
-
-
-def async_client(url: str, **options: Any) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(base_url=url, verify=TLS, timeout=options.pop("timeout", 30), **options)
-
-
-def sdk(url: str, **options: Any) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", http_client=async_client(url), **options)
-
-
-def work(ms: float, **faults: Any) -> dict[str, str]:
-    """Headers for a call of some ms."""
-    return {"x-mock-delay-ms": str(ms)} | {
-        f"x-mock-{name.replace('_', '-')}": str(text) for name, text in faults.items()
-    }
-
-
-CHAT: dict[str, Any] = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}
 
 
 # One after another
@@ -215,6 +193,25 @@ def mapped_over_threads(url: str) -> None:
         list(executor.map(fetch, range(8)))
 
 
+async def library_in_threads(url: str) -> None:
+    """No function of the program's own runs in the threads: what waits for them is known all the same."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    with client(url) as http:
+        calls = [asyncio.to_thread(http.get, "/v1/models", headers=work(100)) for _ in range(8)]
+        await asyncio.gather(*calls)  # at library in threads
+
+
+def threads_between_two_calls(url: str) -> None:
+    with client(url) as http, ThreadPoolExecutor(2) as executor:
+
+        def fetch(_: int) -> None:
+            http.get("/v1/models", headers=work(100))  # at between two calls
+
+        http.post("/v1/chat/completions", json=CHAT, headers=work(50))
+        list(executor.map(fetch, range(8)))
+        http.post("/v1/chat/completions", json=CHAT, headers=work(50))
+
+
 async def small_pool(url: str) -> None:
     async with async_client(url, limits=httpx2.Limits(max_connections=2)) as http:
 
@@ -250,6 +247,36 @@ async def semaphore_of_two(url: str) -> None:
 
 async def hidden_semaphore_of_one(url: str) -> None:
     await with_semaphore(url, 1)
+
+
+async def capacity_limiter(url: str) -> None:
+    limiter = anyio.CapacityLimiter(2)
+    async with async_client(url) as http, anyio.create_task_group() as group:
+
+        async def fetch() -> None:
+            async with limiter:
+                await http.get("/v1/models", headers=work(20))  # at limiter
+
+        for _ in range(8):
+            group.start_soon(fetch)
+
+
+async def acquire_in_a_loop(url: str) -> None:
+    """Calls so short that a busy machine takes longer to let the next one in."""
+    limit = asyncio.Semaphore(2)
+    async with async_client(url) as http:
+
+        async def worker() -> None:
+            for _ in range(3):
+                await limit.acquire()
+                try:
+                    await http.get("/v1/models", headers=work(20))  # at acquire
+                finally:
+                    limit.release()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(6):
+                group.create_task(worker())
 
 
 def lock_in_threads(url: str) -> None:
@@ -497,10 +524,14 @@ CASES = (
     Case(small_executor, PARTLY, Cause.CAPPED_EXECUTOR, ("small executor",), {"cap": 3, "calls": 12}),
     Case(default_executor, PARTLY, Cause.CAPPED_EXECUTOR, ("default executor",), {"cap": 4, "calls": 16}),
     Case(mapped_over_threads, PARTLY, Cause.CAPPED_EXECUTOR, ("mapped",), {"cap": 2, "calls": 8}),
+    Case(library_in_threads, PARTLY, Cause.CAPPED_EXECUTOR, ("library in threads",), {"cap": 2, "calls": 8}),
+    Case(threads_between_two_calls, OVERLAPPED, Cause.CAPPED_EXECUTOR, ("between two calls",), {"cap": 2, "calls": 8}),
     Case(small_pool, OVERLAPPED, Cause.CAPPED_POOL, ("small pool",), {"cap": 2, "asked_for": 8}),
     Case(small_pool_in_threads, None, Cause.CAPPED_POOL, ("small pool in threads",), {"cap": 2}),
     Case(semaphore_of_two, PARTLY, Cause.CAPPED_SEMAPHORE, ("semaphore",), {"cap": 2, "tasks": 6}),
     Case(hidden_semaphore_of_one, SERIAL, Cause.CAPPED_SEMAPHORE, ("semaphore",), {"cap": 1, "tasks": 6}),
+    Case(capacity_limiter, None, Cause.CAPPED_SEMAPHORE, ("limiter",), {"cap": 2, "tasks": 8}),
+    Case(acquire_in_a_loop, None, Cause.CAPPED_SEMAPHORE, ("acquire",), {"cap": 2, "tasks": 6, "calls": 18}),
     Case(lock_in_threads, SERIAL, Cause.CAPPED_SEMAPHORE, ("lock in threads",), {"cap": 1, "tasks": 6}),
     Case(supersteps, PARTLY, Cause.BARRIER, ("superstep",), {"calls": 6}),
     Case(nested_retries, SERIAL, Cause.STACKED_RETRIES, ("nested retries",), {"requests": 9, "tries": 3}),

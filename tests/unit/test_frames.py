@@ -682,8 +682,21 @@ def test_names_are_those_of_task_and_thread() -> None:
     flow = run_asyncio(named)
     assert flow == ("a name of one's own", threading.current_thread().name, "task a name of one's own")
     again = run_asyncio(named)
-    assert again.task == flow.task
+    assert again.task.startswith("a name of one's own #")
     assert again.root.startswith("task a name of one's own #")
+
+
+def test_tasks_that_are_named_as_their_function_are_told_apart() -> None:
+    async def main() -> Any:
+        async def flow_twice() -> Any:
+            return root_flow(), root_flow()
+
+        return await asyncio.gather(*(asyncio.create_task(flow_twice(), name="fetch alike") for _ in range(3)))
+
+    flows = run_asyncio(main)
+    assert all(first == second for first, second in flows)
+    assert len({first.task for first, _ in flows}) == 3
+    assert flows[0][0].task == "fetch alike"
 
 
 def test_thread_is_the_root_outside_of_tasks() -> None:
@@ -963,8 +976,8 @@ def test_task_without_weak_references_has_a_root() -> None:
         __slots__ = ("name",)
 
     task = Slotted()
-    assert tasks._root_name(task, "task odd") == tasks._root_name(task, "task odd")
-    assert tasks._root_name(Slotted(), "task odd") != tasks._root_name(task, "task odd")
+    assert tasks._unique_name(task, "task odd") == tasks._unique_name(task, "task odd")
+    assert tasks._unique_name(Slotted(), "task odd") != tasks._unique_name(task, "task odd")
 
 
 def test_awaiter_that_python_3_14_records() -> None:
