@@ -1,15 +1,18 @@
-"""An agent in an existing OpenTelemetry set-up: four calls, two of them at once. Prints what its own log says."""
+"""An agent that makes four calls, two of them at once, and prints what its own log says.
+
+With the argument `provider` it has an OpenTelemetry set-up of its own, with `auto` it has but the one import.
+"""
 
 import json
+import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 
 import httpx2
 from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 import mock_server
 import occupancy
@@ -33,15 +36,33 @@ def run(client: httpx2.Client) -> None:
     call("recap")
 
 
-provider = TracerProvider()
-provider.add_span_processor(occupancy.OccupancySpanProcessor())
-provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-trace.set_tracer_provider(provider)
+@contextmanager
+def own_provider() -> Iterator[None]:
+    """A provider with an exporter, and a span that is current."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-with mock_server.serve() as url, httpx2.Client(base_url=url) as client:
-    log = occupancy.instrument()
+    provider = TracerProvider()
+    provider.add_span_processor(occupancy.OccupancySpanProcessor())
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
     with trace.get_tracer("agent").start_as_current_span("agent"):
+        yield
+    provider.shutdown()
+
+
+@contextmanager
+def one_import() -> Iterator[None]:
+    """Spans are sent at exit."""
+    import occupancy.auto
+
+    yield
+
+
+with {"provider": own_provider, "auto": one_import}[sys.argv[1]]():
+    log = occupancy.instrument()
+    with mock_server.serve() as url, httpx2.Client(base_url=url) as client:
         run(client)
-provider.shutdown()
 summary = log.summary()
-print(json.dumps({"n": summary.n, "peak": log.peak, "mean": summary.mean_in_flight}))
+print(json.dumps({"n": summary.n, "peak": log.peak, "mean_in_flight": summary.mean_in_flight}))
