@@ -68,7 +68,8 @@ near AS (
         cityHash64(ServiceName, TraceId, SpanId) AS id,
         cityHash64(ServiceName, TraceId, ParentSpanId) AS parent,
         ParentSpanId != '' AND NOT {IS_SERVED} AS is_inner,
-        {calls.condition} AND {COUNTS} AS is_call,
+        {calls.condition} AS is_candidate,
+        is_candidate AND {COUNTS} AS is_call,
         ServiceName, SpanName, SpanAttributes, ResourceAttributes
     FROM {table}
     WHERE {_began("earliest_ns", "latest_ns")} AND {_SERVICE}
@@ -124,20 +125,20 @@ LIMIT {MAX_GROUPS + 1}
 
 
 _NESTING = f"""
-tree AS (SELECT id, parent FROM near WHERE is_inner),
+tree AS (SELECT id, parent, is_call FROM near WHERE is_inner),
 roots AS (
     SELECT id, {MODEL} AS model, SpanName AS step, {IS_INFERENCE} AS is_inference
     FROM near
-    WHERE (is_call OR is_inference) AND id IN (SELECT parent FROM tree)
+    WHERE id IN (SELECT parent FROM tree) AND (is_candidate OR is_inference)
 ),
 below AS (
-    SELECT id AS root, id, 0 AS depth, model, step, is_inference FROM roots
+    SELECT id AS root, id, 0 AS depth, true AS is_call, model, step, is_inference FROM roots
     UNION ALL
-    SELECT below.root, tree.id, below.depth + 1, below.model, below.step, below.is_inference
+    SELECT below.root, tree.id, below.depth + 1, tree.is_call, below.model, below.step, below.is_inference
     FROM tree JOIN below ON tree.parent = below.id
     WHERE below.depth < {MAX_DEPTH}
 ),
-covered AS (SELECT root FROM below WHERE depth > 0 AND id IN (SELECT id FROM near WHERE is_call)),
+covered AS (SELECT root FROM below WHERE depth > 0 AND is_call),
 above AS (
     SELECT id, argMin(model, depth) AS above_model, argMin(step, depth) AS above_step
     FROM below
