@@ -4,14 +4,15 @@ The rules are those that `occupancy.formats.selection` applies to the spans of a
 """
 
 import dataclasses
+from collections.abc import Iterable
 
 from occupancy import kinds
 from occupancy.fleet.grouping import attribute, first
 from occupancy.formats.selection import Selection
-from occupancy.formats.span_kinds import GENERATING, MODEL_TYPES, TYPE_NAMES
+from occupancy.formats.span_kinds import GENERATING, MODEL_TYPES, NOTES, TYPE_NAMES
 
 
-def _listed(names: frozenset[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return f"({', '.join(f'{name!r}' for name in sorted(names))})"
 
 
@@ -26,6 +27,7 @@ IS_HTTP = f"""(mapContains(SpanAttributes, 'occupancy.call_id')
 _OPERATION = attribute("gen_ai.operation.name")
 _TYPE = f"lower({first(*map(attribute, TYPE_NAMES))})"
 IS_INFERENCE = f"""multiIf(
+            {attribute("logfire.span_type")} IN {_listed(NOTES)}, false,
             {_OPERATION} != '', {_OPERATION} IN {_listed(GENERATING)},
             {_TYPE} != '', {_TYPE} IN {_listed(MODEL_TYPES)},
             mapContains(SpanAttributes, 'traceloop.span.kind'), false,

@@ -11,7 +11,7 @@ MODEL_TYPES = frozenset({"llm", "embedding", "reranker", "generation", "chat", "
 """The same for `openinference.span.kind`, `langfuse.observation.type` and `llm.request.type`, in lower case."""
 TYPE_NAMES = ("openinference.span.kind", "langfuse.observation.type", "llm.request.type")
 _STEP_NAMES = ("gen_ai.operation.name", *TYPE_NAMES, "traceloop.span.kind", "gen_ai.agent.name", "gen_ai.tool.name")
-_NOTES = ("log", "pending_span")
+NOTES = ("log", "pending_span")
 """Logfire's spans without a length: a note about a request, with the attributes of the request."""
 _SERVED = ("http.route", "http.target", "http.server_name", "client.address", "url.path")
 """What a server says of a request, and a client does not."""
@@ -46,7 +46,7 @@ def is_http(span: Span) -> bool:
 def is_inference(span: Span) -> bool:
     """Whether a span is one request to a model, as GenAI instrumentations see it."""
     attributes = span.attributes
-    if attributes.get("logfire.span_type") in _NOTES:
+    if attributes.get("logfire.span_type") in NOTES:
         return False
     operation = attributes.get("gen_ai.operation.name")
     if operation is not None:

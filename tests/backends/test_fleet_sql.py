@@ -35,6 +35,7 @@ KINDS_OF_SPAN = (
     ("client", CHAT),
     ("internal", CHAT),
     ("internal", {"gen_ai.operation.name": "invoke_agent", "gen_ai.request.model": "large"}),
+    ("internal", {**CHAT, "logfire.span_type": "pending_span"}),
     ("internal", {"openinference.span.kind": "LLM", "llm.model_name": "small"}),
     ("internal", {"openinference.span.kind": "AGENT"}),
     ("internal", {"traceloop.span.kind": "workflow", "gen_ai.request.model": "large"}),
