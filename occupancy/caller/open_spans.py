@@ -7,7 +7,7 @@ it only the span that is current is known. Works on whatever a span looks like, 
 import dataclasses
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from occupancy.call import Call
 
@@ -15,6 +15,21 @@ LIMIT = 10_000
 """Spans kept, the newest: a program may leave spans without an end."""
 SERVING = ("SERVER", "CONSUMER")
 """Kinds of span above which another process is at work, or another part of this one."""
+
+
+class View(NamedTuple):
+    """What a span says of itself so far."""
+
+    kind: str | None
+    """As the readers of traces have it."""
+    attributes: dict[str, Any]
+
+
+def view(span: Any) -> View:
+    """Look at a span once: an SDK's attributes are slow to ask. Without attributes it is one that records nothing."""
+    attributes = getattr(span, "attributes", None)
+    kind = getattr(getattr(span, "kind", None), "name", None)
+    return View(kind and kind.lower(), dict(attributes) if attributes else {})
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -4,10 +4,10 @@ import sys
 from contextvars import ContextVar
 from time import monotonic_ns
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from occupancy.call import Call, Kind
-from occupancy.caller.open_spans import open_spans
+from occupancy.caller.open_spans import open_spans, view
 from occupancy.formats.span_fields import model
 from occupancy.formats.span_kinds import is_inference, is_step
 
@@ -30,10 +30,24 @@ def trace_api() -> ModuleType | None:
     return sys.modules.get("opentelemetry.trace")
 
 
-def _upwards(current: Any, span_id: int) -> list[Any]:
-    """The current span and those above it, as far as they are known, the nearest first; none without attributes."""
-    spans = [known.span for known in open_spans.upwards(span_id)] or [current]
-    return [span for span in spans if getattr(span, "attributes", None) is not None]
+class _Above(NamedTuple):
+    """The nearest spans of two sorts above this code."""
+
+    step: Any
+    """A model's, an agent's or a tool's; else the current one."""
+    model: Any
+    """A model's, else None."""
+
+
+def _look_up(current: Any, span_id: int) -> _Above:
+    step = None
+    for span in [known.span for known in open_spans.upwards(span_id)] or [current]:
+        seen = view(span)
+        if seen.attributes and is_step(seen):
+            step = step or span
+            if is_inference(seen):
+                return _Above(step, span)
+    return _Above(step or current, None)
 
 
 def is_below_model_span() -> bool:
@@ -42,8 +56,8 @@ def is_below_model_span() -> bool:
     if api is None:
         return False
     current = api.get_current_span()
-    above = _upwards(current, current.get_span_context().span_id)
-    return any(span.is_recording() and is_inference(span) for span in above)
+    model_span = _look_up(current, current.get_span_context().span_id).model
+    return model_span is not None and bool(model_span.is_recording())
 
 
 def note(call: Call) -> str | None:
@@ -58,17 +72,16 @@ def note(call: Call) -> str | None:
         return None
     current = api.get_current_span()
     context = current.get_span_context()
-    _span_above.set(context.span_id)
+    span_id = context.span_id
+    _span_above.set(span_id)
     if context.is_valid:
-        call.trace_id, call.parent_span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
-    spans = _upwards(current, context.span_id)
-    model_span = next(filter(is_inference, spans), None)
-    _model_span_above.set(0 if model_span is None else model_span.get_span_context().span_id)
+        call.trace_id, call.parent_span_id = f"{context.trace_id:032x}", f"{span_id:016x}"
+    above = _look_up(current, span_id)
+    _model_span_above.set(0 if above.model is None else above.model.get_span_context().span_id)
     if call.kind != Kind.OTHER:
-        open_spans.mark_call_above(context.span_id)
-        _note_model(call, model_span)
-    step = next(filter(is_step, spans), current)
-    name = getattr(step, "name", None)
+        open_spans.mark_call_above(span_id)
+        _note_model(call, above.model)
+    name = getattr(above.step, "name", None)
     return name if isinstance(name, str) else None
 
 

@@ -1,7 +1,7 @@
 """What a span is: an HTTP or RPC client's, a model's, an agent's; and which of several nested ones is the call."""
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from occupancy.formats.spans import Span
 
@@ -17,6 +17,18 @@ _SERVED = ("http.route", "http.target", "http.server_name", "client.address", "u
 """What a server says of a request, and a client does not."""
 
 
+class Described(Protocol):
+    """What must be known of a span to tell what it is."""
+
+    @property
+    def kind(self) -> str | None:
+        """`client`, `server`, ...; None where that is not told."""
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """By their names."""
+
+
 def first(attributes: Any, *names: str) -> Any:
     """The first of these attributes that is there and not empty, or None."""
     for name in names:
@@ -26,24 +38,26 @@ def first(attributes: Any, *names: str) -> Any:
     return None
 
 
-def is_client(span: Span) -> bool:
+def is_client(span: Described) -> bool:
     """Whether a span is a client's: of kind CLIENT, or, where kinds are not told, one of an HTTP client."""
     return span.kind == "client" if span.kind is not None else is_http(span)
 
 
-def is_http(span: Span) -> bool:
+def is_http(span: Described) -> bool:
     """Whether a span is one HTTP or RPC request, seen by its client."""
     attributes = span.attributes
     if "occupancy.call_id" in attributes:
         return True
+    if span.kind not in ("client", None):
+        return False
     http = first(attributes, "http.request.method", "http.method") is not None
     url = first(attributes, "url.full", "http.url") is not None
     if span.kind is None:
         return http and url and first(attributes, *_SERVED) is None
-    return span.kind == "client" and (http or url or first(attributes, "rpc.system", "rpc.system.name") is not None)
+    return http or url or first(attributes, "rpc.system", "rpc.system.name") is not None
 
 
-def is_inference(span: Span) -> bool:
+def is_inference(span: Described) -> bool:
     """Whether a span is one request to a model, as GenAI instrumentations see it."""
     attributes = span.attributes
     if attributes.get("logfire.span_type") in NOTES:
@@ -59,12 +73,12 @@ def is_inference(span: Span) -> bool:
     return first(attributes, "gen_ai.request.model", "llm.request.model") is not None
 
 
-def is_step(span: Span) -> bool:
+def is_step(span: Described) -> bool:
     """Whether a span is a step that a reader knows by its name: a model, an agent, a tool."""
     return is_inference(span) or first(span.attributes, *_STEP_NAMES) is not None
 
 
-def is_call(span: Span) -> bool:
+def is_call(span: Described) -> bool:
     """Whether a span is a call, unless another one below it is."""
     return is_http(span) or is_inference(span)
 

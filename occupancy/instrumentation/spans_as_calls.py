@@ -14,7 +14,7 @@ from typing import Any
 
 from occupancy import _guard, caller
 from occupancy.call import Call, Kind
-from occupancy.caller.open_spans import OpenSpan, open_spans
+from occupancy.caller.open_spans import OpenSpan, open_spans, view
 from occupancy.formats import span_fields
 from occupancy.formats.span_kinds import is_call, is_inference
 from occupancy.formats.spans import Event, Span
@@ -32,8 +32,8 @@ def begin(span: Any) -> None:
     is_within_call = attempts.current_trail() is not None or caller.is_in_tracked_call()
     begun = OpenSpan(span, parent_id, is_within_call)
     open_spans.begin(span.context.span_id, begun)
-    found = plain(span)
-    if not is_within_call and is_call(found):
+    found = view(span)
+    if not is_within_call and found.attributes and is_call(found):
         open_spans.mark_call_above(parent_id)
         begun.call = _new_call(span, begun)
         if not is_inference(found):
@@ -48,7 +48,7 @@ def end(span: Any) -> None:
         return
     if ended.last_call is not None:
         _amend(ended.last_call, span)
-    if ended.has_call_below or ended.is_within_call or not ledger.logs:
+    if ended.has_call_below or ended.is_within_call or not span.attributes or not ledger.logs:
         return
     found = plain(span)
     if not is_call(found) or "occupancy.call_id" in found.attributes:
@@ -76,7 +76,7 @@ def plain(span: Any) -> Span:
         kind=span.kind.name.lower(),
         start_ns=span.start_time,
         end_ns=span.end_time or span.start_time,
-        attributes=span.attributes or {},
+        attributes=dict(span.attributes or {}),
         events=tuple(Event(event.name, event.timestamp, event.attributes or {}) for event in span.events),
         failed=span.status.status_code.name == "ERROR",
         scope=span.instrumentation_scope.name if span.instrumentation_scope else None,

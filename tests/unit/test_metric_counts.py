@@ -235,3 +235,13 @@ def look(program: Program, at: int, intervals: list[tuple[int, int, str]]) -> No
 
 def levels_at(intervals: list[tuple[int, int, str]], moment: int, hosts: str) -> int:
     return sum(start <= moment < end and host in hosts for start, end, host in intervals)
+
+
+def test_call_that_is_known_only_at_its_end_adds_its_seconds(program: Program) -> None:
+    flight = program.start(0)
+    program.ledger.add(Call(host="b", start_ns=0, end_ns=3 * S, released_ns=3 * S))
+    program.ledger.add(Call(host="b", start_ns=0, end_ns=3 * S, kind=Kind.OTHER))
+    assert program.in_flight_s(4 * S) == {"a": 4, "b": 3}
+    assert program.in_flight() == {"a": 1, "b": 0}
+    program.end(flight, 4 * S)
+    assert [ended.host for ended in program.counts.take_ended()] == ["a"]

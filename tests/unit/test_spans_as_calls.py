@@ -13,15 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import trace
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import SpanKind
 
 import occupancy
-from occupancy import OccupancyLog
+from occupancy import OccupancyLog, caller, rows
+from occupancy.call import Call
 from occupancy.caller import open_spans as registry
 from occupancy.caller.open_spans import OpenSpan, OpenSpans, open_spans
-from occupancy.instrumentation import spans_as_calls
+from occupancy.formats.journal_lines import Clock, Tail
+from occupancy.instrumentation import spans, spans_as_calls
+from occupancy.instrumentation.retries import Retries
 from occupancy.instrumentation.run_counts import numbers, runs
+from occupancy.journal import boot_id
 from occupancy.ledger import ledger
 
 RPC = {"rpc.system": "grpc", "server.address": "models.example", "server.port": 8443}
@@ -293,9 +298,6 @@ def test_the_step_above_is_the_label_and_tells_the_model(traced: Traced) -> None
 
 
 def described() -> Any:
-    from occupancy import caller
-    from occupancy.call import Call
-
     call = Call()
     caller.describe(call)
     return call
@@ -329,6 +331,95 @@ def test_tokens_of_the_model_span_belong_to_the_last_call_below_it(
 def end(span: Any) -> None:
     span.set_attributes(USAGE)
     span.end()
+
+
+def test_a_live_view_takes_no_call_twice_of_which_more_became_known(tmp_path: Path) -> None:
+    journal = tmp_path / "calls.jsonl"
+    with tracing(journal) as (tracer, log):
+        span = tracer.start_span("chat", attributes=MODEL)
+        with trace.use_span(span), log.track("post", kind="generate"):
+            pass
+        end(span)
+    tail = Tail("calls.jsonl", Clock(boot_id(), 0))
+    assert [call.end_ns is not None for _, call in tail.feed(journal.read_bytes())] == [True]
+    assert tail.bad == 0
+
+
+def test_only_recent_calls_are_looked_through(monkeypatch: pytest.MonkeyPatch, traced: Traced) -> None:
+    monkeypatch.setattr(rows, "LOOK_BACK", 2)
+    for label in ("first", "second", "third"):
+        with traced.log.track(label):
+            pass
+    for call in traced.log.calls:
+        call.input_tokens = call.call_id
+        ledger.amend(call)
+    assert [call.input_tokens == call.call_id for call in traced.log.calls] == [False, True, True]
+
+
+def test_a_row_that_was_dropped_is_not_renewed() -> None:
+    kept = rows.Rows(1)
+    calls = [Call(call_id=number, logical_id=number) for number in (1, 2)]
+    for call in calls:
+        kept.add(call, 1, 1)
+    assert [kept.amend(call) for call in calls] == [False, True]
+
+
+# Retries
+
+
+@pytest.mark.parametrize(
+    ("before", "is_retry"),
+    [
+        ({"outcome": "http_error", "status": 503}, True),
+        ({"outcome": "timeout"}, True),
+        ({"outcome": "ok", "status": 307}, True),
+        ({"outcome": "abandoned", "status": 429}, True),
+        ({"outcome": "ok", "status": 200}, False),
+        ({"outcome": "error", "end_ns": 200}, False),
+        ({"outcome": "open", "end_ns": None}, False),
+    ],
+)
+def test_what_is_sent_again_under_one_model_span_is_one_logical_call(
+    traced: Traced, before: dict[str, Any], is_retry: bool
+) -> None:
+    retries = Retries()
+    with traced.tracer.start_as_current_span("chat", attributes=MODEL):
+        first = described()
+        first.call_id = first.logical_id = 5
+        retries.remember(first)
+        for name, value in {"end_ns": 100, **before}.items():
+            setattr(first, name, value)
+        second = described()
+        second.start_ns = 150
+        retries.link(second, None)
+    assert (second.logical_id, second.attempt) == ((5, 1) if is_retry else (0, 0))
+    with traced.tracer.start_as_current_span("chat", attributes=MODEL):
+        other = described()
+        other.start_ns = 150
+        retries.link(other, "0")
+    assert (other.logical_id, other.attempt) == (0, 0)
+
+
+# Suppression
+
+
+def test_below_a_model_span_that_is_open_nothing_is_an_export(traced: Traced) -> None:
+    with suppress_instrumentation():
+        assert spans.is_suppressed()
+        with traced.tracer.start_as_current_span("agent"):
+            assert spans.is_suppressed()
+            with traced.tracer.start_as_current_span("chat", attributes=MODEL) as model:
+                assert not spans.is_suppressed()
+                with traced.tracer.start_as_current_span("below"):
+                    assert not spans.is_suppressed()
+                model.end()
+                assert spans.is_suppressed()
+
+
+def test_a_note_about_a_request_is_no_request(traced: Traced) -> None:
+    for sort in ("log", "pending_span", "span"):
+        traced.tracer.start_span(sort, attributes={**MODEL, "logfire.span_type": sort}).end()
+    assert [call.label for call in traced.log.calls] == ["span"]
 
 
 # The registry
