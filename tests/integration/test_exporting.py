@@ -92,9 +92,6 @@ def test_variables_of_opentelemetry_hold(tmp_path: Path) -> None:
     "env",
     [
         {"OTEL_TRACES_SAMPLER": "always_off"},
-        {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0"},
-        {"OTEL_TRACES_EXPORTER": "none"},
-        {"OTEL_SDK_DISABLED": "true"},
         {"OCCUPANCY_SPANS": "0"},
         {"OCCUPANCY_ENABLED": "0"},
         {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "any"},
@@ -299,33 +296,9 @@ MISSING = """
 """
 
 
-@pytest.mark.parametrize(
-    ("env", "told"),
-    [
-        ({}, "spans are not exported: pip install 'occupancy[otlp]'"),
-        (
-            {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
-            "spans are not exported: pip install opentelemetry-exporter-otlp-proto-grpc, or set "
-            "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
-        ),
-        (
-            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317/"},
-            "spans are not exported: pip install opentelemetry-exporter-otlp-proto-grpc, or set "
-            "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
-        ),
-        (
-            {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
-            "spans are not exported: the OTLP protocol must be http/protobuf or grpc, not 'http/json'",
-        ),
-        (
-            {"OTEL_TRACES_EXPORTER": "mine"},
-            "spans are not exported: OTEL_TRACES_EXPORTER names 'mine', and no package installed here has it",
-        ),
-    ],
-)  # fmt: skip
-def test_exporter_that_is_missing_is_told_once(tmp_path: Path, env: dict[str, str], told: str) -> None:
-    program = START + MISSING + CALL_BOTH + TELL
-    found = run(tmp_path, program, "http://127.0.0.1:4318", env=env, log=f"occupancy: {told}")
+def test_exporter_that_is_missing_is_told_once(tmp_path: Path) -> None:
+    told = "occupancy: spans are not exported: pip install 'occupancy[otlp]'"
+    found = run(tmp_path, START + MISSING + CALL_BOTH + TELL, "http://127.0.0.1:4318", log=told)
     assert [call["outcome"] for call in found["calls"]] == ["ok", "ok"]
 
 
@@ -408,13 +381,9 @@ def occupancy_run(folder: Path, *options: str, **variables: str) -> subprocess.C
     return execute(command, folder, **variables)
 
 
-@pytest.mark.parametrize("suffix", ["", "/", "/v1/traces"])
-@pytest.mark.parametrize(
-    "variables", [{}, {"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9"}]
-)
-def test_run_exports_to_the_collector_that_is_named(tmp_path: Path, suffix: str, variables: dict[str, str]) -> None:
+def test_run_exports_to_the_collector_that_is_named(tmp_path: Path) -> None:
     with collector() as sink:
-        done = occupancy_run(tmp_path, "--otlp", sink.url + suffix, OTEL_SERVICE_NAME="agent", **variables)
+        done = occupancy_run(tmp_path, "--otlp", sink.url, OTEL_SERVICE_NAME="agent", OTEL_TRACES_EXPORTER="none")
     assert (done.returncode, done.stdout, done.stderr) == (4, "", "")
     assert [path for path, _ in sink.requests] == ["/v1/traces"]
     assert [span["resource"]["service.name"] for span in sink.spans] == ["agent"]
@@ -426,8 +395,7 @@ def test_run_exports_where_the_environment_says(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr, len(sink.spans)) == (4, "", 1)
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:4318", "http://", "grpc://127.0.0.1:4317", "http://a:b", "http://[", ""])
-def test_run_names_a_url_that_it_cannot_use_and_runs_nothing(tmp_path: Path, url: str) -> None:
-    done = occupancy_run(tmp_path, "--otlp", url)
-    assert done.stderr == f"occupancy: a collector must be a URL as http://127.0.0.1:4318, not {url!r}\n"
+def test_run_names_a_url_that_it_cannot_use_and_runs_nothing(tmp_path: Path) -> None:
+    done = occupancy_run(tmp_path, "--otlp", "127.0.0.1:4318")
+    assert done.stderr == "occupancy: a collector must be a URL as http://127.0.0.1:4318, not '127.0.0.1:4318'\n"
     assert done.returncode == 1

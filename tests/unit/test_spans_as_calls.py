@@ -18,12 +18,12 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import SpanKind
 
 import occupancy
-from occupancy import OccupancyLog, caller, rows
+from occupancy import OccupancyLog, _guard, caller, rows
 from occupancy.call import Call
 from occupancy.caller import open_spans as registry
 from occupancy.caller.open_spans import OpenSpan, OpenSpans, open_spans
 from occupancy.formats.journal_lines import Clock, Tail
-from occupancy.instrumentation import spans, spans_as_calls
+from occupancy.instrumentation import run_counts, spans, spans_as_calls
 from occupancy.instrumentation.retries import Retries
 from occupancy.instrumentation.run_counts import numbers, runs
 from occupancy.journal import boot_id
@@ -491,3 +491,43 @@ def test_numbers_are_those_of_a_summary(times: list[tuple[int, int]]) -> None:
     levels = [sum(start <= at < end for start, end in times) for at in range(begin, end)]
     assert found["occupancy.peak"] == max(levels)
     assert found["occupancy.mean_in_flight"] == pytest.approx(sum(levels) / len(levels))
+
+
+# Our own faults
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        *((spans_as_calls, name) for name in ("view", "plain", "is_call", "_new_call", "_fill_in", "_amend")),
+        *((OpenSpans, name) for name in ("begin", "end", "upwards", "mark_call_above")),
+        *((run_counts, name) for name in ("numbers", "_is_root", "Run")),
+        *((run_counts.Run, name) for name in ("started", "ended")),
+        (OccupancyLog, "_add"),
+        (rows.Rows, "amend"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_a_fault_of_ours_changes_nothing_for_the_host(
+    traced: Traced, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(_guard, "_reported", set())
+    monkeypatch.setattr(owner, name, fail)
+    tracer, log = traced
+    with tracer.start_as_current_span("agent") as root, log.track("by hand"):
+        pass
+    with tracer.start_as_current_span("agent"):
+        with tracer.start_as_current_span("rpc", kind=SpanKind.CLIENT, attributes=RPC) as leaf:
+            pass
+        with tracer.start_as_current_span("chat", attributes=MODEL) as model:
+            with log.track("post", kind="generate"):
+                pass
+            model.set_attributes(USAGE)
+    assert [span.end_time is not None for span in (root, leaf, model)] == [True] * 3  # type: ignore[attr-defined]
+    assert log.in_flight == 0
+    assert [call.label for call in log.calls if call.label != "rpc"] == ["by hand", "post"]
+    assert all(record.message.startswith("occupancy failed in ") for record in caplog.records)
+    assert caplog.records
