@@ -15,7 +15,10 @@ from occupancy.call import Call, Outcome
 if TYPE_CHECKING:
     from occupancy.ledger import Counter, Ledger
 
-TIMEOUTS = frozenset({"TimeoutException", "TimeoutError", "Timeout"})
+TIMEOUTS = frozenset({"TimeoutException", "TimeoutError", "Timeout", "EmptyPoolError"})
+"""Names of classes of time-outs. The last is urllib3's, of the wait for a connection."""
+REFUSALS = frozenset({"NewConnectionError"})
+"""urllib3's for what keeps a connection from opening, which is a time-out by its bases."""
 
 TOGETHER_NS = 1_000_000
 """Pieces that come within this time, or within a hundredth of the gap before them, come together."""
@@ -48,9 +51,8 @@ def outcome_of(error: BaseException) -> Outcome:
         return Outcome.CLOSED_EARLY
     if not isinstance(error, Exception):
         return Outcome.CANCELLED  # CancelledError, trio.Cancelled, KeyboardInterrupt
-    if any(base.__name__ in TIMEOUTS for base in type(error).__mro__):
-        return Outcome.TIMEOUT
-    return Outcome.ERROR
+    names = {base.__name__ for base in type(error).__mro__}
+    return Outcome.ERROR if names.isdisjoint(TIMEOUTS) or not names.isdisjoint(REFUSALS) else Outcome.TIMEOUT
 
 
 def _note_gap(call: Call, since_ns: int, now_ns: int) -> None:
@@ -104,9 +106,15 @@ class Flight:
         self.call.status = status
 
     def chunk(self, size: int, now_ns: int) -> None:
-        """A piece of the body has come, `size` bytes as on the wire; an empty one is no byte."""
+        """A piece of the body has come, `size` bytes as on the wire; an empty one is no byte.
+
+        What came at the same moment as the piece before is one with it.
+        """
         call = self.call
         if not size or not self._open:
+            return
+        call.bytes_received += size
+        if now_ns == call.last_byte_ns:
             return
         if call.first_byte_ns is None:
             call.first_byte_ns = now_ns
@@ -114,7 +122,6 @@ class Flight:
             _note_gap(call, call.last_byte_ns, now_ns)
         call.last_byte_ns = now_ns
         call.chunks += 1
-        call.bytes_received += size
 
     def complete(self, end_ns: int | None = None) -> None:
         """The exchange is complete: it ended at `end_ns`, else with the last byte, or the headers without a body."""

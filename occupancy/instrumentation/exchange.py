@@ -6,11 +6,13 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from occupancy.call import Call
 from occupancy.kinds import kind_of
 from occupancy.settings import Settings
+
+Headers = Iterable[tuple[str | bytes, str | bytes]]
 
 BODY_EDGE = 512
 """Bytes at each end of a request body in which the model's name is looked for: SDKs put it first or last."""
@@ -32,17 +34,19 @@ _TOKEN_LIMITS = (
 PORTS = {"http": 80, "https": 443}
 """The ports of schemes."""
 _LIMITS = frozenset(itertools.chain.from_iterable(_REQUEST_LIMITS + _TOKEN_LIMITS))
-_KEY_HEADERS = {name.encode(): name for name in ("authorization", *_KEYS)}
-_REQUEST_HEADERS = _KEY_HEADERS | {
-    name.encode(): name for name in ("content-length", "idempotency-key", "x-stainless-retry-count")
-}
-_RESPONSE_HEADERS = {
-    name.encode(): name
-    for name in (
-        "content-length", "content-type", "content-encoding", "transfer-encoding", "x-request-id", "request-id",
-        "retry-after", "retry-after-ms", *_LIMITS,
-    )
-}  # fmt: skip
+
+
+def _either_way(*names: str) -> dict[str | bytes, str]:
+    """Names of headers, to be found by text or bytes: clients have either."""
+    return {key: name for name in names for key in (name, name.encode())}
+
+
+_KEY_HEADERS = _either_way("authorization", *_KEYS)
+_REQUEST_HEADERS = _KEY_HEADERS | _either_way("content-length", "idempotency-key", "x-stainless-retry-count")
+_RESPONSE_HEADERS = _either_way(
+    "content-length", "content-type", "content-encoding", "transfer-encoding", "x-request-id", "request-id",
+    "retry-after", "retry-after-ms", *_LIMITS,
+)  # fmt: skip
 
 
 def model_of(body: bytes | None) -> str | None:
@@ -73,6 +77,15 @@ def describe_core_request(call: Call, request: Any, settings: Settings) -> None:
     describe_headers(call, request.headers, settings)
 
 
+def describe_url(call: Call, method: str, url: str, settings: Settings) -> None:
+    """Fill in where a request goes, from its URL as text."""
+    target = urlsplit(url)
+    usual = PORTS.get(target.scheme)
+    call.port = target.port or usual
+    host = with_port(target.hostname or "", None if target.port == usual else target.port)
+    describe_target(call, method, host, unquote(target.path) or "/", settings)
+
+
 def describe_target(call: Call, method: str, host: str, path: str, settings: Settings) -> None:
     """Fill in where a request goes, and so what it is for."""
     call.method, call.host, call.path = method, host, path
@@ -84,7 +97,7 @@ def with_port(host: str, port: int | None) -> str:
     return host if port is None else f"{host}:{port}"
 
 
-def describe_headers(call: Call, raw: Iterable[tuple[bytes, bytes]], settings: Settings) -> str | None:
+def describe_headers(call: Call, raw: Headers, settings: Settings) -> str | None:
     """Fill in what the request's headers say. Their values are not kept.
 
     Returns:
@@ -98,7 +111,7 @@ def describe_headers(call: Call, raw: Iterable[tuple[bytes, bytes]], settings: S
     return headers.get("x-stainless-retry-count")
 
 
-def describe_key(call: Call, raw: Iterable[tuple[bytes, bytes]], settings: Settings) -> None:
+def describe_key(call: Call, raw: Headers, settings: Settings) -> None:
     """Fill in the key that is really sent: what lies between client and pool may have set another."""
     if settings.key_id:
         call.key_id = _key_id(_picked(raw, _KEY_HEADERS))
@@ -117,18 +130,18 @@ def _key_id(headers: Mapping[str, str]) -> str | None:
     return sha256(key.encode("latin-1")).hexdigest()[:8]
 
 
-def needed_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+def needed_headers(raw: Headers) -> dict[str, str]:
     """Those response headers that a call or its body needs, by names in lower case."""
     return _picked(raw, _RESPONSE_HEADERS)
 
 
-def _picked(raw: Iterable[tuple[bytes, bytes]], names: Mapping[bytes, str]) -> dict[str, str]:
+def _picked(raw: Headers, names: Mapping[str | bytes, str]) -> dict[str, str]:
     # One pass over the raw pairs: the clients' own look-up goes through all of them for each name.
     picked = {}
     for raw_name, value in raw:
         name = names.get(raw_name.lower())
         if name is not None:
-            picked[name] = value.decode("latin-1").strip()
+            picked[name] = (value if isinstance(value, str) else value.decode("latin-1")).strip()
     return picked
 
 

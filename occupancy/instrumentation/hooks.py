@@ -5,7 +5,18 @@ from collections.abc import Callable
 from types import ModuleType
 
 from occupancy.flight import note_collection
-from occupancy.instrumentation import attempts, evidence, httpx_hooks, metrics, provider
+from occupancy.instrumentation import (
+    attempts,
+    botocore_hooks,
+    evidence,
+    http_client_hooks,
+    httpx_hooks,
+    metrics,
+    provider,
+    requests_hooks,
+    urllib3_hooks,
+    urllib_hooks,
+)
 from occupancy.instrumentation.imports import forget, when_imported
 from occupancy.instrumentation.patching import restore_methods
 from occupancy.settings import Settings
@@ -15,6 +26,14 @@ HOOKS: dict[str, Callable[[ModuleType], None]] = {
     "httpx2": httpx_hooks.patch_clients,
     "httpcore": httpx_hooks.patch_pools,
     "httpcore2": httpx_hooks.patch_pools,
+    "http.client": http_client_hooks.patch_http_client,
+    "urllib.request": urllib_hooks.patch_urllib,
+    "urllib3.connection": urllib3_hooks.patch_connections,
+    "urllib3.connectionpool": urllib3_hooks.patch_pools,
+    "urllib3.util.retry": urllib3_hooks.patch_retries,
+    "requests.adapters": requests_hooks.patch_adapters,
+    "requests.sessions": requests_hooks.patch_sessions,
+    "botocore.httpsession": botocore_hooks.patch_session,
 }
 """What puts hooks into each module."""
 

@@ -18,7 +18,7 @@ from occupancy._guard import quietly
 from occupancy.call import Call
 from occupancy.flight import Flight
 from occupancy.instrumentation import attempts, evidence, exchange, open_connections, provider, spans
-from occupancy.instrumentation.attempts import Trail, continue_trail, current_trail, next_attempt, take_headers
+from occupancy.instrumentation.attempts import Trail, current_trail, next_attempt, take_headers
 from occupancy.instrumentation.patching import Patch, replace_method
 from occupancy.instrumentation.phases import AsyncTrace, Phases, Trace
 from occupancy.instrumentation.stream import AsyncBody, Body, BodyStamps
@@ -40,24 +40,10 @@ def begin(library: str, request: Any, *, is_async: bool) -> Trail | None:
         quietly(provider.look_for_provider)  # the first time it may take long: that is not the call's time
     call = Call(client=library, start_ns=monotonic_ns())
     retry_count = quietly(exchange.describe_request, call, request, attempts.settings)
-    outer = current_trail()
-    earlier = trail_of(request)
-    if earlier is None and outer is not None and outer.is_for(call):
-        earlier = outer
-    if earlier is not None and earlier.flight is not None:
-        return None  # a client below a transport, or a second hook of ours, passes on what the first has begun
-    quietly(caller.describe, call, with_stack=attempts.settings.call_stack)
-    call.sync_in_event_loop = not is_async and bool(quietly(caller.sync_in_event_loop))
-    if earlier is not None:  # a redirect, or an auth flow or a transport that sends again
-        continue_trail(earlier, call)
-    else:
-        quietly(attempts.retries.link, call, retry_count)
-    quietly(evidence.note_request, call, request)
-    trail = Trail(ledger.start(call), outer)
-    if earlier is None:
-        quietly(attempts.retries.remember, call)
-    request.extensions = {**request.extensions, KEY: trail}
-    attempts.current.set(trail)
+    note = functools.partial(evidence.note_request, request=request)
+    trail = attempts.begin(call, trail_of(request), retry_count, note, is_async=is_async)
+    if trail is not None:
+        request.extensions = {**request.extensions, KEY: trail}
     return trail
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 MOST_WRAPPERS = 32
 
+Make = Callable[[Any, "Patch"], Any]
+
 
 class Patch:
     """One method replaced by ours, which calls the original.
@@ -15,12 +17,14 @@ class Patch:
         owner: The class.
         name: The method.
         make: Makes ours, of the original and the patch.
+        in_use: Whether requests are under way that need it to their ends.
     """
 
-    def __init__(self, owner: type, name: str, make: Callable[[Any, "Patch"], Any]) -> None:
+    def __init__(self, owner: type, name: str, make: Make, in_use: Callable[[], bool]) -> None:
         self.owner = owner
         self.name = name
         self.active = True
+        self._in_use = in_use
         # As it lies in the class: that is what is restored. A wrapper of wrapt's looks different when it is asked for.
         self._found = vars(owner).get(name)
         original = getattr(owner, name)
@@ -38,9 +42,9 @@ class Patch:
         return False
 
     def remove(self) -> bool:
-        """Restore the original. False where somebody has wrapped ours: it stays, and does nothing."""
+        """Restore the original. False where it stays, but begins nothing: wrapped by somebody, or in use."""
         self.active = False
-        if vars(self.owner).get(self.name) is not self.ours:
+        if vars(self.owner).get(self.name) is not self.ours or self._in_use():
             return False
         if self._found is None:
             delattr(self.owner, self.name)
@@ -53,13 +57,14 @@ _patches: list[Patch] = []
 _patching = threading.Lock()
 
 
-def replace_method(owner: type, name: str, make: Callable[[Any, Patch], Any]) -> None:
+def replace_method(owner: type, name: str, make: Make, in_use: Callable[[], bool] = lambda: False) -> None:
     """Replace a method of a class by ours, unless ours is there already.
 
     Args:
         owner: The class: httpx may be another name of httpx2.
         name: The method.
         make: Makes ours, of the original and the patch.
+        in_use: Whether requests are under way that need it to their ends, where one request passes through several.
     """
     with _patching:
         ours = [patch for patch in _patches if (patch.owner, patch.name) == (owner, name)]
@@ -67,11 +72,11 @@ def replace_method(owner: type, name: str, make: Callable[[Any, Patch], Any]) ->
             patch.active = True
         # One that cannot be seen below a wrapper of somebody may still be called: the outermost then counts alone.
         if not any(patch.is_reached for patch in ours):
-            _patches.append(Patch(owner, name, make))
+            _patches.append(Patch(owner, name, make, in_use))
 
 
 def restore_methods() -> None:
-    """Put back all originals; what somebody has wrapped stays in place and does nothing."""
+    """Put back all originals; what somebody has wrapped or needs stays in place, and begins nothing."""
     with _patching:
         # The newest first, so that each finds its own where it has put it.
         _patches[:] = [patch for patch in reversed(_patches) if not patch.remove()][::-1]

@@ -35,13 +35,14 @@ class Phases:
     Args:
         call: The call to fill.
         entered_ns: When the pool was asked.
+        phase: The one that begins there; None for a client without a pool.
     """
 
     __slots__ = ("_call", "_phase", "_since_ns", "_tunnelling")
 
-    def __init__(self, call: Call, entered_ns: int) -> None:
+    def __init__(self, call: Call, entered_ns: int, phase: str | None = "pool_ns") -> None:
         self._call = call
-        self._phase: str | None = "pool_ns"
+        self._phase = phase
         self._since_ns = entered_ns
         self._tunnelling = False
 
@@ -51,7 +52,7 @@ class Phases:
         if self._call.headers_ns is not None:
             return
         name = event.partition(".")[2]
-        if self._phase == "pool_ns":
+        if self._call.connection_reused is None:
             self._call.connection_reused = name not in OPENING
             self._enter(None)
         if name not in PHASE_AFTER:

@@ -29,7 +29,7 @@ FIELDS = (
 """Fields of a call that go on its span as they are, as `occupancy.<name>`."""
 PHASES = ("client_ns", "gate_ns", "pool_ns", "connect_ns", "tls_ns", "send_ns", "wait_ns", "receive_ns")
 """Phases of a call, which go on its span in ms, as `occupancy.<phase>_ms`."""
-SUPPRESSING = ("_SUPPRESS_INSTRUMENTATION_KEY", "_SUPPRESS_HTTP_INSTRUMENTATION_KEY")
+SUPPRESSING, SUPPRESSING_HTTP = "_SUPPRESS_INSTRUMENTATION_KEY", "_SUPPRESS_HTTP_INSTRUMENTATION_KEY"
 
 _FIELD_KEYS = tuple((name, f"occupancy.{name}") for name in FIELDS)
 _PHASE_KEYS = tuple((name, f"occupancy.{name.removesuffix('_ns')}_ms") for name in PHASES)
@@ -38,24 +38,29 @@ _PHASE_KEYS = tuple((name, f"occupancy.{name.removesuffix('_ns')}_ms") for name 
 def is_suppressed() -> bool:
     """Whether the call is one of OpenTelemetry's own, such as an export.
 
-    Under a GenAI span it is not: Logfire keeps other instrumentations away there so that nothing is told twice.
+    Under a GenAI span it is not: Logfire keeps other instrumentations away there so that nothing is told twice. Where
+    HTTP spans alone are suppressed, somebody above has made one, as for requests: such a call is the program's.
     """
-    return is_instrumentation_suppressed() and not is_below_model_span()
+    return _is_suppressed(SUPPRESSING) and not is_below_model_span()
 
 
 def is_instrumentation_suppressed() -> bool:
-    """Whether OpenTelemetry's instrumentations make no spans here."""
+    """Whether OpenTelemetry's HTTP instrumentations make no spans here."""
+    return _is_suppressed(SUPPRESSING, SUPPRESSING_HTTP)
+
+
+def _is_suppressed(*names: str) -> bool:
     context = sys.modules.get("opentelemetry.context")
     if context is None:
         return False
     current = context.get_current()
-    return any(key in current and current[key] for key in _suppressing_keys(context)) if current else False
+    return any(key in current and current[key] for key in _keys(context, names)) if current else False
 
 
 @functools.cache
-def _suppressing_keys(context: ModuleType) -> tuple[str, ...]:
+def _keys(context: ModuleType, names: tuple[str, ...]) -> tuple[str, ...]:
     # Two are made anew in each process; the plain one is that of older libraries.
-    return ("suppress_instrumentation", *(getattr(context, name) for name in SUPPRESSING if hasattr(context, name)))
+    return ("suppress_instrumentation", *(getattr(context, name) for name in names if hasattr(context, name)))
 
 
 class HeldEnd:

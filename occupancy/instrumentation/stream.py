@@ -84,11 +84,17 @@ class BodyStamps:
         self._scanner = EventScanner() if is_events and not encoded else None
         self._reader = quietly(evidence.reader_of, flight.call, headers)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the call has ended."""
+        return self._flight.ended
+
     @_guard.guarded
-    def chunk(self, chunk: bytes) -> None:
-        """A piece has come."""
-        now_ns = monotonic_ns()
+    def chunk(self, chunk: bytes, now_ns: int | None = None) -> None:
+        """A piece has come: now, or when it is said to."""
         flight = self._flight
+        if now_ns is None:
+            now_ns = monotonic_ns()
         if flight.ended:
             return
         flight.chunk(len(chunk), now_ns)
@@ -102,6 +108,11 @@ class BodyStamps:
         if (scanner is not None and scanner.last_seen) or flight.call.bytes_received == self._length:
             flight.complete()
             self._end_reader()
+
+    @_guard.guarded
+    def lose(self, size: int, now_ns: int) -> None:
+        """A piece has come of which the program gets nothing."""
+        self._flight.chunk(size, now_ns)
 
     @_guard.guarded
     def complete(self) -> None:
@@ -119,6 +130,11 @@ class BodyStamps:
         if self._reader is not None:
             reader, self._reader = self._reader, None
             quietly(reader.end)
+
+    @_guard.guarded
+    def abandon(self) -> None:
+        """Nobody holds the body any more. No lock is taken."""
+        self._flight.abandon()
 
     @_guard.guarded
     def drop(self) -> None:

@@ -10,7 +10,9 @@ import importlib
 import inspect
 import logging
 import re
+import shutil
 import ssl
+import subprocess
 import sys
 import time
 import traceback
@@ -18,6 +20,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +51,21 @@ def gateway() -> Iterator[mock_server.GatewayUrl]:
     """The mock server's URL; it answers without delay unless a fault asks for one."""
     with mock_server.serve(delay_ms=0) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    """A server's context with a certificate of a minute's use."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl makes the certificate, and is not installed")
+    home: Path = tmp_path_factory.mktemp("tls")
+    key, cert = str(home / "key.pem"), str(home / "cert.pem")
+    make = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
+    subprocess.run([openssl, *make, "-subj", "/CN=test", "-keyout", key, "-out", cert], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    return context
 
 
 @pytest.fixture
@@ -272,6 +290,26 @@ def async_stack(request: pytest.FixtureRequest, fresh: None, gateway: mock_serve
 def make_stack(gateway: mock_server.GatewayUrl, fresh: None) -> Callable[[str, str], Stack]:
     """A stack of a library and a flavour, for tests that are about some only."""
     return lambda library, flavour: Stack(library, flavour, gateway)
+
+
+class BlockingStack:
+    """A client of one library, in the ways of `watch`."""
+
+    flavour = "sync"
+
+    def __init__(self, name: str, gateway: mock_server.GatewayUrl) -> None:
+        self.name = name
+        self.gateway = gateway
+        self.client: Any = importlib.import_module("blocking_clients").CLIENTS[name]
+
+    def run(self, scenario: Callable[..., Any], *args: Any) -> Any:
+        return scenario(*args)
+
+
+@pytest.fixture(params=["http.client", "urllib", "urllib3", "requests", "botocore"])
+def blocking(request: pytest.FixtureRequest, fresh: None, gateway: mock_server.GatewayUrl) -> BlockingStack:
+    """Each client."""
+    return BlockingStack(request.param, gateway)
 
 
 @dataclass(frozen=True)

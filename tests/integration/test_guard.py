@@ -16,6 +16,8 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest
+import urllib3
+from blocking_clients import CLIENTS
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanKind
 
@@ -49,6 +51,42 @@ CARRIERS = {
     "occupancy.instrumentation.phases.Trace.__call__",
     "occupancy.instrumentation.phases.AsyncTrace.__call__",
     "occupancy.instrumentation.phases._nothing",
+    "occupancy.instrumentation.attempts.follow",
+    "occupancy.instrumentation.requests_hooks._linked",
+    "occupancy.instrumentation.socket_body.Arrivals.__call__",
+    "occupancy.instrumentation.socket_body.SocketBody.__init__",
+    "occupancy.instrumentation.socket_body.SocketBody.__getattr__",
+    "occupancy.instrumentation.socket_body.SocketBody.__iter__",
+    "occupancy.instrumentation.socket_body.SocketBody.__next__",
+    "occupancy.instrumentation.socket_body.SocketBody.read",
+    "occupancy.instrumentation.socket_body.SocketBody.read1",
+    "occupancy.instrumentation.socket_body.SocketBody.readinto",
+    "occupancy.instrumentation.socket_body.SocketBody.readline",
+    "occupancy.instrumentation.socket_body.SocketBody._read",
+    "occupancy.instrumentation.socket_body.SocketBody.close",
+}
+FOUND_BELOW_HTTP_CLIENT = {
+    "occupancy.instrumentation.attempts.begin_url",
+    "occupancy.instrumentation.attempts.fail",
+    "occupancy.instrumentation.attempts.leave",
+    "occupancy.instrumentation.http_client_hooks.enter",
+    "occupancy.instrumentation.http_client_hooks.begin_sending",
+    "occupancy.instrumentation.http_client_hooks.respond",
+    "occupancy.instrumentation.http_client_hooks.close",
+    "occupancy.instrumentation.http_client_hooks.Exchange.fail",
+    "occupancy.instrumentation.http_client_hooks.Exchange.note",
+    "occupancy.instrumentation.http_client_hooks.Exchange.end_connecting",
+    "occupancy.instrumentation.urllib3_hooks.begin",
+    "occupancy.instrumentation.urllib3_hooks.link",
+    "occupancy.instrumentation.urllib3_hooks.pass_down",
+    "occupancy.instrumentation.requests_hooks.begin",
+    "occupancy.instrumentation.urllib_hooks.begin",
+    "occupancy.instrumentation.urllib_hooks.link",
+    "occupancy.instrumentation.botocore_hooks.begin",
+    "occupancy.instrumentation.socket_body.watch_arrivals",
+    "occupancy.instrumentation.socket_body.Arrivals._note",
+    "occupancy.instrumentation.socket_body.SocketBody._note",
+    "occupancy.instrumentation.socket_body.SocketBody._note_close",
 }
 FOUND_AT_LEAST = {
     "occupancy.instrumentation.httpx_hooks.begin",
@@ -99,9 +137,18 @@ def functions() -> dict[CodeType, tuple[str, FunctionType]]:
     """Our functions by their code."""
     found: dict[CodeType, tuple[str, FunctionType]] = {}
     for module in pkgutil.walk_packages(occupancy.__path__, "occupancy."):
-        if "cli" in module.name or module.name.rpartition(".")[2] in ("__main__", "auto", "notebook", "pytest_plugin"):
+        if module.name.rpartition(".")[2] in ("__main__", "auto", "notebook", "pytest_plugin"):
             continue
-        if module.name.split(".")[1] in ("views", "analysis", "formats", "demo", "reporting", "probe", "control"):
+        if module.name.split(".")[1] in (
+            "views",
+            "analysis",
+            "formats",
+            "demo",
+            "reporting",
+            "probe",
+            "control",
+            "cli",
+        ):
             continue
         loaded = import_module(module.name)
         for code, path, function in functions_of(loaded, module.name):
@@ -200,7 +247,45 @@ async def fail_all(stack: Any, seen: list[Any]) -> None:
         seen.append((await stack.done(pool.request("GET", stack.gateway + JSON))).content)
 
 
-def reached(stack: Any, functions: dict[CodeType, tuple[str, FunctionType]]) -> dict[str, FunctionType]:
+def blocking_program(gateway: str) -> list[Any]:
+    """The same for the clients on `http.client`."""
+    seen: list[Any] = []
+    chat = b'{"model": "m", "stream": true, "messages": []}'
+    for name, client_class in CLIENTS.items():
+        with client_class() as client:
+            for headers in ({}, {"x-mock-redirect": "1"}, {"x-mock-status": "500"}, {"x-mock-framing": "chunked"}):
+                response = client.send("GET", gateway + JSON, headers={"authorization": "Bearer secret", **headers})
+                seen.append((name, client.status(response), client.read(response)))
+            response = client.send("POST", gateway + "/v1/chat/completions", chat)
+            seen.append(len(b"".join(client.pieces(response)).splitlines()))
+            if name == "http.client":
+                buffer, response = bytearray(9), client.send("GET", gateway + JSON, headers={"connection": "close"})
+                seen.append((response.readinto(buffer), response.readline(), list(response.fp), response.read()))
+                client.close()
+            response = client.send("GET", gateway + JSON, headers={"connection": "close"})
+            seen.append(client.raw(response).read(1))
+            client.raw(response).close()
+            for fault in ("before-headers", "mid-body"):
+                try:
+                    client.read(client.send("GET", gateway + JSON, headers={"x-mock-cut": fault}))
+                except Exception as error:
+                    seen.append(type(error))
+                    client.close()
+            client.send("GET", gateway + JSON, headers={"connection": "close"})
+    retry = urllib3.Retry(2, status_forcelist=[503], backoff_factor=0)
+    seen.append(urllib3.PoolManager().request("GET", gateway + JSON, headers=failing_once(), retries=retry).status)
+    return seen
+
+
+def failing_once() -> dict[str, str]:
+    failing_once.keys += 1  # type: ignore[attr-defined]
+    return {"x-mock-fail-first": "1", "x-mock-key": f"guard-{failing_once.keys}"}  # type: ignore[attr-defined]
+
+
+failing_once.keys = 0  # type: ignore[attr-defined]
+
+
+def reached(run: Callable[[], Any], functions: dict[CodeType, tuple[str, FunctionType]]) -> dict[str, FunctionType]:
     """Our functions that run while the program does, by their names."""
     found: dict[str, FunctionType] = {}
 
@@ -211,7 +296,7 @@ def reached(stack: Any, functions: dict[CodeType, tuple[str, FunctionType]]) -> 
 
     sys.setprofile(note)
     try:
-        stack.run(program, stack)
+        run()
     finally:
         sys.setprofile(None)
     return found
@@ -242,21 +327,42 @@ def test_each_function_of_ours_may_fail(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stack = make_stack(library, flavour)
-    expected = stack.run(program, stack)
+    check_each(lambda: stack.run(program, stack), FOUND_AT_LEAST, functions, caplog)
+
+
+def test_each_function_of_ours_may_fail_below_http_client(
+    gateway: str,
+    fresh: None,
+    functions: dict[CodeType, tuple[str, FunctionType]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    check_each(lambda: blocking_program(gateway), FOUND_BELOW_HTTP_CLIENT, functions, caplog)
+
+
+def check_each(
+    run: Callable[[], Any],
+    at_least: set[str],
+    functions: dict[CodeType, tuple[str, FunctionType]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Let each of our functions that a program reaches fail in turn: what its user sees stays as it is without us."""
+    expected = run()
     with occupancy.record(dependence=True):
-        assert stack.run(program, stack) == expected
-        found = reached(stack, functions)
-        assert found.keys() >= FOUND_AT_LEAST
+        assert run() == expected
+        found = reached(run, functions)
+        assert found.keys() >= at_least
         failures = {}
         for path in sorted(found.keys() - CARRIERS):
-            problem = fail_one(stack, found[path], expected, caplog)
+            problem = fail_one(run, found[path], expected, caplog)
             if problem:
                 failures[path] = problem
     assert failures == {}
     assert len(found) > 60
 
 
-def fail_one(stack: Any, function: FunctionType, expected: Any, caplog: pytest.LogCaptureFixture) -> str | None:
+def fail_one(
+    run: Callable[[], Any], function: FunctionType, expected: Any, caplog: pytest.LogCaptureFixture
+) -> str | None:
     """Run the program while one function fails; what the host or the log is not as it must be."""
     _guard._reported.clear()
     caplog.clear()
@@ -264,7 +370,7 @@ def fail_one(stack: Any, function: FunctionType, expected: Any, caplog: pytest.L
     function.__code__ = broken(function)
     try:
         with caplog.at_level(logging.WARNING):
-            seen = stack.run(program, stack)
+            seen = run()
     except BaseException as error:
         return f"the host gets {error!r}"
     finally:

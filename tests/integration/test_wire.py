@@ -1,122 +1,15 @@
 """TLS through a tunnel, SOCKS and HTTP/2: each attempt is one call there too, with its phases."""
 
-import shutil
-import socket
 import socketserver
 import ssl
-import struct
-import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback_servers import OneAnswer, Socks, Tunnel, running, trusting
 
 from occupancy import Outcome
 
 JSON = "/generate/plan?x-mock-delay-ms=0"
-
-
-class Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-
-
-@contextmanager
-def running(handler: type[socketserver.BaseRequestHandler], context: ssl.SSLContext | None = None) -> Iterator[int]:
-    """A server of connections on a free loopback port."""
-
-    class Secured(Server):
-        def get_request(self) -> Any:
-            connection, address = super().get_request()
-            return (connection if context is None else context.wrap_socket(connection, server_side=True)), address
-
-        def handle_error(self, request: Any, address: Any) -> None:
-            """A client that leaves is none of the server's business."""
-
-    with Secured(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
-
-
-def pump(source: socket.socket, target: socket.socket) -> None:
-    try:
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-    except OSError:
-        pass
-
-
-def connect_both(here: socket.socket, port: int) -> None:
-    """Carry bytes both ways until one side ends."""
-    with socket.create_connection(("127.0.0.1", port)) as there:
-        back = threading.Thread(target=pump, args=(there, here), daemon=True)
-        back.start()
-        pump(here, there)
-        back.join()
-
-
-class OneAnswer(socketserver.StreamRequestHandler):
-    """Answers each request of a connection with three bytes."""
-
-    def handle(self) -> None:
-        while self.rfile.readline():
-            while self.rfile.readline() not in (b"\r\n", b""):
-                pass
-            self.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc")
-
-
-class Tunnel(socketserver.StreamRequestHandler):
-    """A proxy that knows CONNECT only, and refuses port 1."""
-
-    def handle(self) -> None:
-        _, target, _ = self.rfile.readline().decode().split()
-        while self.rfile.readline() != b"\r\n":
-            pass
-        if target.endswith(":1"):
-            self.wfile.write(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n")
-            return
-        self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        connect_both(self.connection, int(target.rsplit(":", 1)[1]))
-
-
-class Socks(socketserver.BaseRequestHandler):
-    """A SOCKS5 proxy without authentication, for IPv4 addresses."""
-
-    def handle(self) -> None:
-        here = self.request
-        here.recv(64)
-        here.sendall(b"\x05\x00")
-        asked = here.recv(256)
-        here.sendall(b"\x05\x00\x00\x01" + asked[4:10])
-        connect_both(here, struct.unpack("!H", asked[-2:])[0])
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """A server's context with a certificate of a minute's use."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl makes the certificate, and is not installed")
-    home: Path = tmp_path_factory.mktemp("tls")
-    key, cert = str(home / "key.pem"), str(home / "cert.pem")
-    make = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
-    subprocess.run([openssl, *make, "-subj", "/CN=test", "-keyout", key, "-out", cert], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
-    return context
-
-
-def trusting() -> ssl.SSLContext:
-    """A client's context that asks for nobody's name."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 async def ask(stack: Any, url: str, proxy: str | None) -> Any:

@@ -464,12 +464,15 @@ def test_attributes_of_a_full_call() -> None:
 # Suppression
 
 
-@pytest.mark.parametrize("suppress", [suppress_instrumentation, suppress_http_instrumentation])
-def test_suppression_of_opentelemetry_is_seen(suppress: Callable[[], Any]) -> None:
-    assert not spans.is_suppressed()
+@pytest.mark.parametrize(
+    ("suppress", "seen"), [(suppress_instrumentation, True), (suppress_http_instrumentation, False)]
+)
+def test_suppression_of_opentelemetry_is_seen(suppress: Callable[[], Any], seen: bool) -> None:
+    assert not spans.is_instrumentation_suppressed()
     with suppress():
-        assert spans.is_suppressed()
-    assert not spans.is_suppressed()
+        assert spans.is_suppressed() is seen
+        assert spans.is_instrumentation_suppressed()
+    assert not spans.is_instrumentation_suppressed()
 
 
 def test_suppression_by_the_key_of_older_libraries_is_seen() -> None:
