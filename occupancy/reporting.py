@@ -29,14 +29,15 @@ from occupancy.settings import read_settings
 WIDTH, NARROWEST = 80, 60
 """Columns of a report, and of one on a narrow terminal."""
 
-SEEN_CLIENTS = ("httpx2", "httpx")
+SEEN_CLIENTS = ("httpx2", "httpx", "requests", "botocore", "urllib3", "urllib.request", "http.client")
 """Clients that are traced by themselves."""
-OTHER_CLIENTS = ("requests", "aiohttp", "botocore", "urllib3", "pycurl", "tornado.httpclient", "grpc")
-"""Clients that are traced by hand; the standard library's come besides."""
+OTHER_CLIENTS = ("aiohttp", "pycurl", "tornado.httpclient", "grpc")
+"""Clients that are traced by hand."""
+ABOVE_HTTP_CLIENT = (*(name for name in SEEN_CLIENTS if name != "http.client"), *OTHER_CLIENTS)
 BENEATH = {
     "urllib3": ("requests", "botocore"),
-    "urllib.request": (*SEEN_CLIENTS, *OTHER_CLIENTS),
-    "http.client": (*SEEN_CLIENTS, *OTHER_CLIENTS, "urllib.request"),
+    "urllib.request": tuple(name for name in ABOVE_HTTP_CLIENT if name != "urllib.request"),
+    "http.client": ABOVE_HTTP_CLIENT,
 }
 """Clients that others import: named beside one of those only where the user's own code has imported them too."""
 
@@ -223,7 +224,7 @@ def _beside(log: OccupancyLog, beside: processes.Beside) -> list[str]:
 
 def imported_clients() -> list[str]:
     """Name the HTTP clients that the program has imported, those it uses by itself first."""
-    imported = [name for name in (*SEEN_CLIENTS, *OTHER_CLIENTS, "urllib.request", "http.client") if _is_there(name)]
+    imported = [name for name in (*SEEN_CLIENTS, *OTHER_CLIENTS) if _is_there(name)]
     return [
         name
         for name in imported

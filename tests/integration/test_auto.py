@@ -141,15 +141,22 @@ def test_without_recording_the_report_says_how_to_begin(tmp_path: Path) -> None:
             "import requests",
             [
                 "occupancy: no call was seen; HTTP clients imported: requests",
-                'trace requests by hand: with occupancy.auto.log.track("fetch"): ...',
+                "requests: traced, sent no request",
             ],
         ),
         (
             "import httpx2; from urllib.request import urlopen",
             [
                 "occupancy: no call was seen; HTTP clients imported: httpx2, urllib.request",
-                "httpx2: traced, sent no request",
-                'trace urllib.request by hand: with occupancy.auto.log.track("fetch"): ...',
+                "httpx2 and urllib.request: traced, sent no request",
+            ],
+        ),
+        (
+            "import urllib3, http.client, tornado.httpclient",
+            [
+                "occupancy: no call was seen; HTTP clients imported: urllib3, http.client, tornado.httpclient",
+                "urllib3 and http.client: traced, sent no request",
+                'trace tornado.httpclient by hand: with occupancy.auto.log.track("fetch"): ...',
             ],
         ),
     ],

@@ -491,7 +491,6 @@ def test_what_is_kept(gateway: mock_server.GatewayUrl, name: str) -> None:
     (call,) = log.calls
     assert (call.kind, call.model, call.retry_after_s, call.idempotency_key) == ("generate", "gpt-test", 7.0, True)
     assert (call.host, call.path, call.method) == (urlsplit(url).netloc, "/v1/chat/completions", "POST")
-    assert call.port == urlsplit(url).port
     assert (call.request_bytes, call.limit_requests, call.remaining_requests) == (len(CHAT), 60, 0)
     assert call.key_id == hashlib.sha256(b"secret").hexdigest()[:8]
     assert call.request_id

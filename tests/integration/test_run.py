@@ -86,7 +86,7 @@ def test_without_a_call_no_file_stays(tmp_path: Path) -> None:
     assert done.stderr.decode("ascii").splitlines() == [
         "",
         "occupancy: no call was seen; HTTP clients imported: requests",
-        'trace requests by hand: with occupancy.instrument().track("fetch"): ...',
+        "requests: traced, sent no request",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["agent.py"]
 
