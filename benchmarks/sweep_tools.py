@@ -3,6 +3,7 @@
     python benchmarks/sweep_tools.py found            our sweep, ten times for each gateway of known capacity
     python benchmarks/sweep_tools.py compare          our sweep beside guidellm and aiperf, where they are installed
 
+On a machine that others use too, `chrt --fifo 10` or `nice -n -15` before it (as root) comes close to a quiet one.
 Each gateway is a process of its own on this machine. `compare` takes the tools' programs from PATH, or from
 GUIDELLM and AIPERF; both measure throughput at given concurrencies and leave it to the reader to pick one.
 """
@@ -150,10 +151,10 @@ def write_tokenizer(folder: str) -> None:
     Path(folder, "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def compare(service_s: float) -> None:
+def compare(times: int, service_s: float) -> None:
     with tempfile.TemporaryDirectory() as tokenizer:
         write_tokenizer(tokenizer)
-        for slots in (2, 6):
+        for slots in [2, 6] * times:
             print(f"capacity {slots}, service {service_s} s: at most {slots / service_s:.1f} requests/s")
             with gateway_of(*options_of(slots, service_s, 0.0)) as url:
                 measure("occupancy", url, run_ours)
@@ -187,4 +188,4 @@ if __name__ == "__main__":
     if asked.what == "found":
         found(asked.times, asked.service)
     else:
-        compare(asked.service)
+        compare(asked.times, asked.service)
