@@ -1,4 +1,4 @@
-"""Causes that cap the number in flight: the connection pool, an executor, a semaphore or lock."""
+"""Causes that cap the number in flight: the connection pool, a semaphore or lock. See also `causes_executor`."""
 
 import numpy as np
 
@@ -21,8 +21,6 @@ REUSED_SHARE = 0.8
 CAP_SHARE = 0.7
 """Share of the time at the cap, exactly, while work waits: a place that is free is taken at once, but a busy machine
 needs its time for that. Branches with pauses of their own scatter around a mean instead."""
-MOST_SHARE = 0.5
-"""Share of the time for which half of an executor's threads are at calls, where calls are what its work is."""
 QUEUED_SHARE = 0.8
 """Share of the starts with work waiting that must come just after an end: what a limit lets in."""
 HANDOFF_SHARE = 0.25
@@ -107,23 +105,6 @@ def _known(values: Int64) -> Int64:
     return np.where(values == MISSING, 0, values)
 
 
-def find_executor_cap(executor: Unit) -> list[Finding]:
-    """More work was there than an executor has threads.
-
-    An executor with work in its queue has all its threads at work: that is counted, and no timing is needed but that
-    calls are what they do most of the time. A thread's number tells of those before it, which may have made no call.
-
-    Args:
-        executor: All calls of its threads, of whatever runs.
-    """
-    threads = set(executor.column("thread").tolist())
-    cap = max(len(threads), *(int(thread.rpartition("_")[2]) + 1 for thread in threads))
-    queued = np.flatnonzero(_is_queued(executor, cap))
-    if queued.size < LEAST_QUEUED or _share_at_least(executor, cap / 2, queued) < MOST_SHARE:
-        return []
-    return [_executor(executor, cap, int(queued.size))]
-
-
 def find_semaphore_cap(unit: Unit) -> list[Finding]:
     """More work was there than a semaphore or lock let in.
 
@@ -138,10 +119,10 @@ def find_semaphore_cap(unit: Unit) -> list[Finding]:
     cap = unit.steps.peak
     # A thread that has just ended its work still counts as at work: one sibling more than in flight is none.
     in_thread = np.array([task is None for task in unit.column("async_task").tolist()])
-    queued = np.flatnonzero(_is_queued(unit, cap) & ~(in_thread & (siblings == cap + 1)))
+    queued = np.flatnonzero(is_queued(unit, cap) & ~(in_thread & (siblings == cap + 1)))
     if queued.size < LEAST_QUEUED or len(set(unit.flow.tolist())) <= cap:
         return []
-    at_cap = _share_at_least(unit, cap, queued)
+    at_cap = share_at_least(unit, cap, queued)
     if (_are_held(unit, queued) and at_cap >= HELD_CAP_SHARE) or (at_cap >= CAP_SHARE and _are_let_in(unit, queued)):
         return [_semaphore(unit, cap, int(queued.size), queued)]
     return []
@@ -160,18 +141,21 @@ def _are_let_in(unit: Unit, queued: Int64) -> bool:
     return bool(np.count_nonzero(prompt) >= QUEUED_SHARE * queued.size) and same_flow <= SAME_FLOW_SHARE
 
 
-def _is_queued(unit: Unit, cap: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def is_queued(unit: Unit, cap: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which calls start after an end, and with more siblings than a cap, shape (n,)."""
     siblings = unit.column("siblings")
     after_an_end = unit.start_ns >= unit.end_ns.min()
     return np.asarray((siblings != MISSING) & (siblings > cap) & after_an_end)
 
 
-def _share_at_least(unit: Unit, level: float, queued: Int64) -> float:
-    """Share of the time at a level or above, from the first end to the last start that had work waiting."""
-    from_ns, until_ns = int(unit.end_ns.min()), int(unit.start_ns[queued].max())
-    edges = np.unique(np.clip(unit.steps.t_ns, from_ns, until_ns))
-    at_cap = unit.steps.at(edges[:-1]) >= level
-    return float(np.diff(edges)[at_cap].sum() / (until_ns - from_ns)) if until_ns > from_ns else 1.0
+def share_at_least(unit: Unit, level: float, queued: Int64) -> float:
+    """Share of the time at a level or above, while work waits: from each of some starts to the next start."""
+    queued = queued[queued < unit.n - 1]
+    waiting = steps(unit.start_ns[queued], unit.start_ns[queued + 1])
+    edges = np.unique(np.concatenate((waiting.t_ns, unit.steps.t_ns)))
+    length_ns = np.diff(edges) * (waiting.at(edges[:-1]) > 0)
+    at_level = unit.steps.at(edges[:-1]) >= level
+    return float(length_ns[at_level].sum() / length_ns.sum()) if length_ns.any() else 1.0
 
 
 def _last_ends(unit: Unit, queued: Int64) -> tuple[Int64, Int64]:
@@ -179,18 +163,6 @@ def _last_ends(unit: Unit, queued: Int64) -> tuple[Int64, Int64]:
     order = np.argsort(unit.end_ns, kind="stable")
     last = order[np.searchsorted(unit.end_ns[order], unit.start_ns[queued], side="right") - 1]
     return unit.start_ns[queued] - unit.end_ns[last], last
-
-
-def _executor(unit: Unit, cap: int, n_queued: int) -> Finding:
-    return Finding(
-        Cause.CAPPED_EXECUTOR,
-        f"never more than {unit.steps.peak} in flight: the executor has {cap} threads, and more work waited for them",
-        {"cap": cap, "peak": unit.steps.peak, "calls": unit.n, "queued": n_queued, "wall_ms": unit.steps.wall_ns / MS},
-        sites_of(unit.frames),
-        "give the executor as many threads as should be in flight (max_workers), or use an async client",
-        (unit.name,),
-        _saved_ms(unit, cap),
-    )
 
 
 def _semaphore(unit: Unit, cap: int, n_queued: int, queued: Int64) -> Finding:
@@ -209,11 +181,11 @@ def _semaphore(unit: Unit, cap: int, n_queued: int, queued: Int64) -> Finding:
         sites_of(unit.frames),
         "look for the semaphore, lock or limiter around these calls, in the program or a library, and raise its limit",
         (unit.name,),
-        _saved_ms(unit, cap),
+        saved_ms(unit, cap),
     )
 
 
-def _saved_ms(unit: Unit, cap: int) -> float:
+def saved_ms(unit: Unit, cap: int) -> float:
     """What twice the cap would save."""
     return unit.steps.wall_ns / MS / 2 if unit.n >= 2 * cap else 0.0
 

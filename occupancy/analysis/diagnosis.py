@@ -5,13 +5,13 @@ by run (`units`), what happens in a client, a loop or a connection process by pr
 about, only the first is told: `EXPLAINS`.
 """
 
-import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
 
-from occupancy.analysis.causes_capped import find_executor_cap, find_pool_cap, find_semaphore_cap, places_by_process
+from occupancy.analysis.causes_capped import find_pool_cap, find_semaphore_cap, places_by_process
 from occupancy.analysis.causes_exchange import find_buffered, find_late, find_not_reused, find_unclosed
+from occupancy.analysis.causes_executor import find_executor_caps
 from occupancy.analysis.causes_load import find_rising_errors, find_server_queue
 from occupancy.analysis.causes_loop import find_stalls, find_sync, threads_of
 from occupancy.analysis.causes_retries import find_backoff, find_stacked, has_retries
@@ -23,7 +23,7 @@ from occupancy.analysis.overlap import MOST_CALLS, RunOverlap, is_judged, overla
 from occupancy.analysis.steps import count_intervals
 from occupancy.analysis.unit import Unit
 from occupancy.analysis.unit_counts import counts_of
-from occupancy.analysis.units import executors_of, units
+from occupancy.analysis.units import units
 from occupancy.analysis.verdicts import process_verdict, verdict_of
 from occupancy.analysis.workers import units_at_once
 
@@ -77,7 +77,7 @@ def diagnose(columns: Columns, until_ns: int | None = None) -> Diagnosis:
     ]
     verdicts = tuple(map(verdict_of, found, counts, shapes))
     processes = [Unit(None, calls, place) for place in places_by_process(calls)]
-    findings = _executor_caps(processes, found)
+    findings = [finding for process in processes for finding in find_executor_caps(process, found)]
     capped = {run for finding in findings for run in finding.runs}
     for index in sorted(largest):
         unit, overlap = found[index], overlaps.get(index, [])
@@ -108,22 +108,6 @@ def _overlaps(
         overlaps[index] = overlap_of(found[index], needs=needs, loops=index not in at_once)
         n_left -= found[index].n
     return overlaps, n_skipped
-
-
-def _executor_caps(processes: list[Unit], found: list[Unit]) -> list[Finding]:
-    """Caps of executors; each in the run that all its work belongs to, else in none, since its work is whole runs."""
-    findings = []
-    for process in processes:
-        executors = executors_of(process)
-        if executors:
-            owner = np.full(process.calls.n, -1)
-            for index, unit in enumerate(found):
-                owner[unit.place] = index
-            for executor in executors:
-                runs = np.unique(owner[executor.place])
-                name = found[int(runs[0])].name if runs.size == 1 else executor.name
-                findings += find_executor_cap(dataclasses.replace(executor, name=name))
-    return findings
 
 
 def _of_unit(unit: Unit, shape: Cause, overlap: list[RunOverlap], *, is_worker: bool, is_capped: bool) -> list[Finding]:

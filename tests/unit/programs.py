@@ -230,6 +230,46 @@ def heartbeat() -> list[Call]:
     return many(5, lambda n: call(100 * n, 100 * n + 99, 142, siblings=2))
 
 
+def in_run(calls: list[Call], **fields: Any) -> list[Call]:
+    return [dataclasses.replace(one, **fields) for one in calls]
+
+
+def plan_and_map() -> list[Call]:
+    """The main thread gives an executor work between two calls of its own."""
+    main = [call(-100, 0, 85), call(500, 600, 86)]
+    fields: dict[str, Any] = {"run": "MainThread", "thread": "MainThread", "async_task": None}
+    return [*in_run(main, **fields), *on_threads(8, 2, 82)]
+
+
+def slow_to_let_in(**fields: Any) -> list[Call]:
+    """A semaphore of 2 for 8 tasks, on a machine that takes as long to let the next one in as the call takes."""
+    return many(8, lambda n: call(120 * (n // 2) + 9 * n, 120 * (n // 2) + 9 * n + 60, 80, async_task=f"Task-{n}",
+                                  siblings=8 - n, **fields))  # fmt: skip
+
+
+def seen_to_wait() -> list[Call]:
+    return slow_to_let_in(siblings_held=True)
+
+
+def lock_in_threads() -> list[Call]:
+    return [dataclasses.replace(one, run=f"pool_{n}", thread=f"pool_{n}", async_task=None)
+            for n, one in enumerate(lock())]  # fmt: skip
+
+
+def lock_around_something_else() -> list[Call]:
+    """Four at once at first, then one by one, while others wait for a lock that is about something else."""
+    return [call(at_ms, at_ms + 300, 87, async_task=f"Task-{n}", siblings=8, siblings_held=True)
+            for n, at_ms in enumerate((0, 10, 20, 30, 400, 700, 1000, 1300))]  # fmt: skip
+
+
+def poll(name: str = "Thread-1 (poll)", n: int = 20, every_ms: float = 55, pause_ms: float = 50,
+         **fields: Any) -> list[Call]:  # fmt: skip
+    """Asks whether something is done, each time `pause_ms` after the answer, with a little jitter."""
+    names = {"run": name, "thread": name, "async_task": None, "path": "/status", "kind": Kind.TOOL, "label": "poll"}
+    starts_ms = [every_ms * number + (number * 7 % 5) / 2 for number in range(n)]
+    return [call(start, start + every_ms - pause_ms, 95, **(names | fields)) for start in starts_ms]
+
+
 SERIAL, PARTLY, OVERLAPPED, ONE_CALL = Cause.SERIAL, Cause.PARTLY_OVERLAPPED, Cause.OVERLAPPED, Cause.ONE_CALL
 MATRIX: list[tuple[Callable[[], list[Call]], Cause, Cause | None, list[int]]] = [
     (serial, SERIAL, SERIAL, [11, 12]),
@@ -242,7 +282,10 @@ MATRIX: list[tuple[Callable[[], list[Call]], Cause, Cause | None, list[int]]] = 
     (sync_in_loop, SERIAL, Cause.SYNC_IN_EVENT_LOOP, [70]),
     (semaphore, PARTLY, Cause.CAPPED_SEMAPHORE, [80]),
     (lock, SERIAL, Cause.CAPPED_SEMAPHORE, [81]),
+    (seen_to_wait, PARTLY, Cause.CAPPED_SEMAPHORE, [80]),
+    (lock_in_threads, SERIAL, Cause.CAPPED_SEMAPHORE, [81]),
     (executor, PARTLY, Cause.CAPPED_EXECUTOR, [82]),
+    (plan_and_map, OVERLAPPED, Cause.CAPPED_EXECUTOR, [82]),
     (pool, OVERLAPPED, Cause.CAPPED_POOL, [83]),
     (barrier, PARTLY, Cause.BARRIER, [84]),
     (lambda: late("pool_ns"), OVERLAPPED, Cause.LATE_POOL, [90]),
@@ -270,8 +313,10 @@ MATRIX: list[tuple[Callable[[], list[Call]], Cause, Cause | None, list[int]]] = 
 """Each program, the verdict on its run, what holds it back, and the lines that must be named."""
 
 
-def in_run(calls: list[Call], **fields: Any) -> list[Call]:
-    return [dataclasses.replace(one, **fields) for one in calls]
+def moved(one: Call, ms: float) -> Call:
+    stamps = ("start_ns", "headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns", "end_ns", "released_ns")
+    values = {name: getattr(one, name) for name in stamps}
+    return dataclasses.replace(one, **{name: ns + int(ms * MS) for name, ns in values.items() if ns is not None})
 
 
 def thread_run(calls: list[Call], name: str, **fields: Any) -> list[Call]:

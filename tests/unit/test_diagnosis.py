@@ -24,9 +24,11 @@ from programs import (
     in_run,
     loop,
     many,
+    moved,
     one_call,
     overlapped,
     partly,
+    poll,
     serial,
     thread_run,
 )
@@ -69,6 +71,49 @@ def test_the_order_of_calls_and_the_clock_do_not_matter(
     found = diagnosis_of(shuffled)
     assert set(found.causes) == ({cause} - {None})
     assert [one.cause for one in found.verdicts] == [verdict]
+
+
+def looked_at(calls: list[Call]) -> list[Call]:
+    return [one if one.needs else dataclasses.replace(one, needs=0) for one in calls]
+
+
+def nobody_held(calls: list[Call]) -> list[Call]:
+    return [one if one.siblings_held else dataclasses.replace(one, siblings_held=False) for one in calls]
+
+
+def beside_uploads(calls: list[Call]) -> list[Call]:
+    return [*calls, *many(30, lambda n: call(40 * n, 40 * n + 35, 150, kind=Kind.OTHER, async_task="uploader"))]
+
+
+def beside_a_poller(calls: list[Call]) -> list[Call]:
+    return [*calls, *poll("Thread-9 (poll)", every_ms=30, pause_ms=25)]
+
+
+def twice(calls: list[Call]) -> list[Call]:
+    """The same once more, a minute later, each time marked as a run."""
+    later = [
+        dataclasses.replace(moved(one, 60_000), logical_id=one.logical_id and one.logical_id + 100) for one in calls
+    ]
+    return [*in_run(calls, run="agent#1"), *in_run(later, run="agent#2")]
+
+
+@pytest.mark.parametrize("otherwise", [looked_at, nobody_held, beside_uploads, beside_a_poller, twice])
+@pytest.mark.parametrize(("program", "verdict", "cause", "lines"), MATRIX)
+def test_what_is_beside_it_is_no_alarm(
+    program: Callable[[], list[Call]],
+    verdict: Cause,
+    cause: Cause | None,
+    lines: list[int],
+    otherwise: Callable[[list[Call]], list[Call]],
+) -> None:
+    if otherwise is beside_a_poller and program.__name__ in ("held", "not_reused"):
+        pytest.skip("the poller's calls are part of that evidence: it may hold a connection, and uses its own again")
+    found = diagnosis_of(otherwise(program()))
+    assert found.causes == ({cause} - {None}), found.findings
+    if otherwise is twice and program.__name__ == "executor":
+        verdict = OVERLAPPED  # marked as a run, its threads are branches, whose loops are not asked about
+    assert {one.cause for one in found.verdicts} - {Cause.POLLER} == {verdict}
+    assert [site.line for finding in found.findings for site in finding.call_sites] == lines
 
 
 def test_the_numbers_of_the_reference_agent() -> None:

@@ -12,12 +12,16 @@ from programs import (
     call,
     diagnosis_of,
     in_run,
-    lock,
+    lock_around_something_else,
     loop,
     many,
+    moved,
     on_threads,
     overlapped,
+    plan_and_map,
+    poll,
     serial,
+    slow_to_let_in,
     thread_run,
 )
 
@@ -37,11 +41,6 @@ def in_processes(calls: list[Call], n: int, apart_ms: float = 0) -> list[Call]:
         for pid in range(1, n + 1)
         for number, one in enumerate(calls, start=1)
     ]
-
-
-def moved(one: Call, ms: float) -> Call:
-    stamps = ("start_ns", "headers_ns", "first_byte_ns", "last_byte_ns", "end_ns", "released_ns")
-    return dataclasses.replace(one, **{name: (getattr(one, name) or 0) + int(ms * MS) for name in stamps})
 
 
 def test_the_workers_of_a_process_pool_are_no_serial_program() -> None:
@@ -111,11 +110,6 @@ def test_of_tasks_that_share_a_name_it_is_not_known_which_has_gone_on() -> None:
 # Executors
 
 
-def plan_and_map(n: int = 8, n_threads: int = 2) -> list[Call]:
-    main = thread_run([call(-100, 0, 85), call(500, 600, 86)], "MainThread")
-    return [*main, *on_threads(n, n_threads, 82)]
-
-
 def test_an_executor_between_two_calls_of_the_main_thread() -> None:
     found = diagnosis_of(plan_and_map())
     [verdict] = found.verdicts
@@ -160,13 +154,6 @@ def test_threads_that_make_no_call_are_threads_of_the_executor_too() -> None:
     assert Cause.CAPPED_EXECUTOR not in diagnosis_of([*seen, *on_threads(4, 2, 82, siblings=5)]).causes
 
 
-def test_a_lock_of_an_executor_with_threads_enough_is_the_lock() -> None:
-    calls = [
-        dataclasses.replace(one, run=f"pool_{n}", thread=f"pool_{n}", async_task=None) for n, one in enumerate(lock())
-    ]
-    assert diagnosis_of(calls).causes == {Cause.CAPPED_SEMAPHORE}
-
-
 def test_an_executor_s_threads_in_turn_are_no_lock_and_serial_if_one_agent_s() -> None:
     """`await asyncio.to_thread(ask)` in a loop: the thread that has just ended still counts as at work."""
     turns = on_threads(6, 1, 83, "asyncio", siblings=2)
@@ -177,24 +164,15 @@ def test_an_executor_s_threads_in_turn_are_no_lock_and_serial_if_one_agent_s() -
     assert verdict_line(found) == "never more than 1 in flight over 6 calls: serial, if one agent's"
 
 
-def late_semaphore(**fields: Any) -> list[Call]:
-    """Two at once of eight, on a machine that takes as long to let the next one in as the call takes."""
-    return many(8, lambda n: call(120 * (n // 2) + 9 * n, 120 * (n // 2) + 9 * n + 60, 80, async_task=f"Task-{n}",
-                                  siblings=8 - n, **fields))  # fmt: skip
-
-
 def test_tasks_that_are_seen_to_wait_for_their_turn_need_no_timing() -> None:
-    [finding] = diagnosis_of(late_semaphore(siblings_held=True)).findings
+    [finding] = diagnosis_of(slow_to_let_in(siblings_held=True)).findings
     assert (finding.cause, finding.numbers["cap"]) == (Cause.CAPPED_SEMAPHORE, 2)
     for not_seen in ({"siblings_held": False}, {"siblings_held": None}):
-        assert Cause.CAPPED_SEMAPHORE not in diagnosis_of(late_semaphore(**not_seen)).causes
+        assert Cause.CAPPED_SEMAPHORE not in diagnosis_of(slow_to_let_in(**not_seen)).causes
 
 
 def test_a_lock_around_something_else_caps_nothing() -> None:
-    starts_ms = (0, 10, 20, 30, 400, 800, 1200, 1600)  # four at once at first, then one by one
-    calls = [call(at_ms, at_ms + 300, 80, async_task=f"Task-{n}", siblings=8, siblings_held=True)
-             for n, at_ms in enumerate(starts_ms)]  # fmt: skip
-    assert Cause.CAPPED_SEMAPHORE not in diagnosis_of(calls).causes
+    assert Cause.CAPPED_SEMAPHORE not in diagnosis_of(lock_around_something_else()).causes
 
 
 # Clocks
@@ -223,13 +201,6 @@ def test_calls_without_a_stamp_are_told() -> None:
 
 
 # Pollers
-
-
-def poll(name: str, n: int = 20, every_ms: float = 55, pause_ms: float = 50, **fields: Any) -> list[Call]:
-    """Asks whether something is done, each time `pause_ms` after the answer, with a little jitter."""
-    names = {"run": name, "thread": name, "async_task": None, "path": "/status", "kind": Kind.TOOL, "label": "poll"}
-    starts_ms = [every_ms * number + (number * 7 % 5) / 2 for number in range(n)]
-    return [call(start, start + every_ms - pause_ms, 95, **(names | fields)) for start in starts_ms]
 
 
 AS_TASK = {"run": "task Task-9", "thread": "MainThread", "async_task": "Task-9"}
