@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from occupancy.analysis.critical_path import Basis, Node, SerialGroup
+from occupancy.analysis.critical_path import TOGETHER_SHARE, Basis, Node, SerialGroup
 from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Finding, place_of, sites_of
 from occupancy.analysis.overlap import RunOverlap
@@ -14,9 +14,8 @@ from occupancy.analysis.unit import Unit
 from occupancy.analysis.unit_counts import UnitCounts
 from occupancy.call import Frame
 
-SERIAL_SHARE = 0.02
-"""Share of the busy time with two or more in flight up to which a run is serial: a last byte that is read as the next
-request goes out overlaps too, but is nobody's design."""
+SERIAL_SHARE = TOGETHER_SHARE
+"""Share of the busy time with two or more in flight up to which a run is serial."""
 GAIN_SHARE = 0.1
 """Share of the wall that overlap must be able to gain before it is worth a change, and stands out of the noise."""
 IDLE_SHARE = 0.5
@@ -112,10 +111,10 @@ def _need(later: Node, earlier: Node) -> str:
 
 def _serial_without_need(shape: Cause, part: RunOverlap) -> Finding:
     group = part.groups[0]
-    at = _at(group.call_sites)
+    at, how = _at(group.call_sites), "one after another" if group.at_once == 1 else f"{group.at_once} at once at most"
     return Finding(
         shape,
-        f"{_named(group.labels, group.n)} ran one after another{at}; overlapped, about {part.bound_ms / 1e3:.2f} s "
+        f"{_named(group.labels, group.n)} ran {how}{at}; overlapped, about {part.bound_ms / 1e3:.2f} s "
         f"instead of {part.wall_ms / 1e3:.2f} s{_doubt(group)}",
         {
             "calls": group.n,

@@ -26,6 +26,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from itertools import accumulate
 from typing import NamedTuple
 
 from occupancy.analysis.call_sites import Stack
@@ -35,6 +36,8 @@ from occupancy.call import Frame
 
 Depends = Mapping[tuple[str | None, str | None], bool]
 """For labels (A, B): whether B is shown to need A, or shown not to. A pair that is absent is not known."""
+TOGETHER_SHARE = 0.02
+"""A last byte that is read as the next request goes out overlaps too, but is nobody's design."""
 Ends = tuple[int, int]
 """An end, ns: as it was, and as early as it could be."""
 
@@ -70,6 +73,8 @@ class SerialGroup:
     """Time with at least one of them in flight, as they ran."""
     overlapped_ms: float
     """The longest of them: the least time all would take at once."""
+    at_once: int = 1
+    """Most of them that were in flight at once; 1 where no two were for more than `TOGETHER_SHARE` of their time."""
 
     @property
     def gain_ms(self) -> float:
@@ -289,7 +294,15 @@ def _serial_group(stage: list[tuple[Node, Basis | None]]) -> SerialGroup | None:
         basis=max((basis for _, basis in stage if basis is not None), key=list(Basis).index),
         serial_ms=serial_ns / MS,
         overlapped_ms=longest_ns / MS,
+        at_once=_at_once(members, serial_ns),
     )
+
+
+def _at_once(members: list[Node], serial_ns: int) -> int:
+    if sum(node.length_ns for node in members) <= (1 + TOGETHER_SHARE) * serial_ns:
+        return 1
+    changes = sorted([(node.end_ns, -1) for node in members] + [(node.start_ns, 1) for node in members])
+    return max(accumulate(change for _, change in changes))
 
 
 def _sum(one: SerialGroup, other: SerialGroup) -> SerialGroup:
@@ -299,4 +312,5 @@ def _sum(one: SerialGroup, other: SerialGroup) -> SerialGroup:
         basis=max(one.basis, other.basis, key=list(Basis).index),
         serial_ms=one.serial_ms + other.serial_ms,
         overlapped_ms=one.overlapped_ms + other.overlapped_ms,
+        at_once=max(one.at_once, other.at_once),
     )

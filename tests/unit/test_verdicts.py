@@ -175,6 +175,17 @@ def test_a_lock_around_something_else_caps_nothing() -> None:
     assert Cause.CAPPED_SEMAPHORE not in diagnosis_of(lock_around_something_else()).causes
 
 
+def test_calls_that_ran_two_at_once_did_not_run_one_after_another() -> None:
+    calls = many(6, lambda n: call(100 * (n // 2), 100 * (n // 2) + 99, 88, async_task=f"Task-{n}"))
+    [finding] = diagnosis_of(calls).findings
+    assert finding.sentence == (
+        "6 calls of ask ran 2 at once at most at agent.py:88; overlapped, about 0.10 s instead of 0.30 s, "
+        "if none needs another"
+    )
+    [run] = find_overlap(columns_of(many(5, lambda n: call(99 * n, 99 * n + 100, 88)))).runs
+    assert run.groups[0].at_once == 1  # one is asked for as the last byte of another comes
+
+
 # Clocks
 
 
