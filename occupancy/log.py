@@ -401,7 +401,7 @@ class OccupancyLog:
         others = tuple(log for log in ledger.logs if log is not self)
         flight = ledger.start(call, (*others, self))
         try:
-            with caller.within_tracked_call():
+            with caller.within_tracked_call(flight):
                 yield TrackedCall(flight)
         except BaseException as error:
             flight.fail(error)

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from occupancy.call import Call
 from occupancy.caller import spans_above
@@ -37,7 +38,7 @@ SHARED_BY_ATTEMPTS = (
 )  # fmt: skip
 """Fields of a call that a further attempt of the same request has too."""
 
-_tracked: ContextVar[bool] = ContextVar("occupancy_tracked", default=False)
+_tracked: ContextVar[Any] = ContextVar("occupancy_tracked", default=None)
 
 
 def describe(call: Call, *, with_stack: bool = True) -> None:
@@ -79,10 +80,10 @@ def describe_later(call: Call) -> None:
 
 
 @contextmanager
-def within_tracked_call() -> Iterator[None]:
+def within_tracked_call(flight: Any) -> Iterator[None]:
     """Know that this code is a call that is tracked by hand: a span that begins here is a part of it."""
     outer = _tracked.get()
-    _tracked.set(True)
+    _tracked.set(flight)
     try:
         yield
     finally:
@@ -90,8 +91,9 @@ def within_tracked_call() -> Iterator[None]:
 
 
 def is_in_tracked_call() -> bool:
-    """Whether this code is a call that is tracked by hand."""
-    return _tracked.get()
+    """Whether this code is a call that is tracked by hand, and has not ended: a task that it starts may go on."""
+    flight = _tracked.get()
+    return flight is not None and not flight.ended
 
 
 def flow_id() -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Puts on the root span of each run how many calls it made, their peak and their mean in flight."""
 
 import os
+from collections.abc import Iterable
 from time import monotonic_ns
 from typing import Any
 
@@ -10,6 +11,9 @@ from occupancy.caller.open_spans import SERVING, open_spans
 from occupancy.formats.span_kinds import is_inference
 from occupancy.instrumentation.provider import is_http_span
 from occupancy.ledger import ledger
+
+MOST_TIMES = 10_000
+"""Calls of a run whose times are kept until they are summed up: a root span may last as long as its process."""
 
 
 class Run:
@@ -24,6 +28,7 @@ class Run:
         self._end = span.end
         self._open: dict[int, int] = {}
         self._ended: list[tuple[int, int]] = []
+        self._total = Total()
 
     def __call__(self, end_time: int | None = None) -> None:
         """The run is over."""
@@ -32,13 +37,13 @@ class Run:
 
     @_guard.guarded
     def _describe(self) -> None:
-        runs.forget(self)
         if vars(self._span).get("end") is self:
             del self._span.end
         ledger.settle()
+        runs.forget(self)
         now_ns = monotonic_ns()
-        times = [*self._ended, *((start_ns, now_ns) for start_ns in list(self._open.values()))]
-        self._span.set_attributes(numbers(times))
+        self._total.add([*self._ended, *((start_ns, now_ns) for start_ns in list(self._open.values()))])
+        self._span.set_attributes(self._total.attributes())
 
     def started(self, call: Call) -> None:
         """A call below has started."""
@@ -48,29 +53,50 @@ class Run:
         """A call below has ended."""
         self._open.pop(call.call_id, None)
         self._ended.append((call.start_ns, call.end_ns or call.start_ns))
+        if len(self._ended) > MOST_TIMES:
+            times, self._ended = self._ended, []
+            self._total.add(times, [*self._open.values()])
 
 
-def numbers(times: list[tuple[int, int]]) -> dict[str, int | float]:
-    """The attributes of a run; at equal times ends come before starts, and the mean is over the wall, as in a summary.
+class Total:
+    """The numbers of a run, in the words of a summary: at equal times ends come before starts."""
 
-    Args:
-        times: Start and end of each call, ns; there may be none.
-    """
-    changes = sorted(
-        (at_ns, order, change)
-        for start_ns, end_ns in times
+    def __init__(self) -> None:
+        self._n = self._peak = self._sum_ns = 0
+        self._wall: tuple[int, int] | None = None
+
+    def add(self, times: list[tuple[int, int]], open_since_ns: Iterable[int] = ()) -> None:
+        """Add calls.
+
+        Args:
+            times: Start and end of each, ns. What has ended before does not overlap what comes later.
+            open_since_ns: Starts of those that are still open: they count for the peak, and are added when they end.
+        """
+        self._n += len(times)
+        self._sum_ns += sum(end_ns - start_ns for start_ns, end_ns in times)
+        self._peak = max(self._peak, _peak(times, open_since_ns))
+        bounds = [*(self._wall or ()), *(at_ns for pair in times for at_ns in pair)]
+        self._wall = (min(bounds), max(bounds)) if bounds else None
+
+    def attributes(self) -> dict[str, int | float]:
+        """Number, peak and mean; no mean where the calls took no time."""
+        found: dict[str, int | float] = {"occupancy.calls": self._n, "occupancy.peak": self._peak}
+        first_ns, last_ns = self._wall or (0, 0)
+        if last_ns > first_ns:
+            found["occupancy.mean_in_flight"] = self._sum_ns / (last_ns - first_ns)
+        return found
+
+
+def _peak(times: list[tuple[int, int]], open_since_ns: Iterable[int]) -> int:
+    changes = [(start_ns, 1, 1) for start_ns in open_since_ns]
+    for start_ns, end_ns in times:
         # What lasts no time is in flight for a moment all the same.
-        for at_ns, order, change in ((start_ns, 1, 1), (end_ns, 0 if end_ns > start_ns else 2, -1))
-    )
+        changes += ((start_ns, 1, 1), (end_ns, 0 if end_ns > start_ns else 2, -1))
     level = peak = 0
-    for _, _, change in changes:
+    for _, _, change in sorted(changes):
         level += change
         peak = max(peak, level)
-    found: dict[str, int | float] = {"occupancy.calls": len(times), "occupancy.peak": peak}
-    wall_ns = changes[-1][0] - changes[0][0] if changes else 0
-    if wall_ns:
-        found["occupancy.mean_in_flight"] = sum(end_ns - start_ns for start_ns, end_ns in times) / wall_ns
-    return found
+    return peak
 
 
 class Runs:

@@ -22,6 +22,11 @@ from occupancy.instrumentation import attempts
 from occupancy.kinds import kind_of
 from occupancy.ledger import ledger
 
+CLOCK_SET_NS = 1_000_000
+"""From so much difference on the clock is taken to have been set: two readings of it differ by less."""
+
+_offset_ns: int | None = None
+
 
 @_guard.guarded
 def begin(span: Any) -> None:
@@ -53,13 +58,24 @@ def end(span: Any) -> None:
     found = plain(span)
     if not is_call(found) or "occupancy.call_id" in found.attributes:
         return
-    unix_offset_ns = time_ns() - monotonic_ns()
+    unix_offset_ns = _unix_offset_ns()
     if is_inference(found) and _request_began_since(found.start_ns - unix_offset_ns):
         return
     call = ended.call or _new_call(span, ended)
     _fill_in(call, found, unix_offset_ns)
     open_spans.mark_call_above(ended.parent_id)
     ledger.add(call)
+
+
+def _unix_offset_ns() -> int:
+    """Unix time minus the monotonic clock: the same for all spans, to the ns, unless the clock has been set."""
+    global _offset_ns
+    before_ns, unix_ns, after_ns = monotonic_ns(), time_ns(), monotonic_ns()
+    offset_ns = unix_ns - after_ns
+    was_interrupted = after_ns - before_ns > CLOCK_SET_NS // 2  # then the reading says little
+    if _offset_ns is None or (abs(offset_ns - _offset_ns) > CLOCK_SET_NS and not was_interrupted):
+        _offset_ns = offset_ns
+    return _offset_ns
 
 
 def _request_began_since(start_ns: int) -> bool:

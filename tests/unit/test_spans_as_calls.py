@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import httpx
@@ -25,7 +27,7 @@ from occupancy.caller.open_spans import OpenSpan, OpenSpans, open_spans
 from occupancy.formats.journal_lines import Clock, Tail
 from occupancy.instrumentation import run_counts, spans, spans_as_calls
 from occupancy.instrumentation.retries import Retries
-from occupancy.instrumentation.run_counts import numbers, runs
+from occupancy.instrumentation.run_counts import Total, runs
 from occupancy.journal import boot_id
 from occupancy.ledger import ledger
 
@@ -195,6 +197,13 @@ def test_span_inside_of_a_captured_call_is_a_part_of_it(traced: Traced) -> None:
         pass
     assert [call.client for call in log.calls] == ["httpx"]
     assert [call.path for call in traced.log.calls] == ["/chat", None]
+
+
+def test_span_of_a_task_that_outlives_a_tracked_call_counts(traced: Traced) -> None:
+    with traced.log.track("by hand"):
+        context = copy_context()
+    context.run(lambda: traced.tracer.start_span("chat", attributes=MODEL).end())
+    assert [call.label for call in traced.log.calls] == ["by hand", "chat"]
 
 
 def test_model_span_that_is_not_current_leaves_the_captured_call_to_count(traced: Traced) -> None:
@@ -479,18 +488,47 @@ def test_request_to_a_model_is_no_run(traced: Traced) -> None:
     assert dict(span.attributes) == MODEL  # type: ignore[attr-defined]
 
 
+def attributes(times: list[tuple[int, int]]) -> dict[str, int | float]:
+    total = Total()
+    total.add(times)
+    return total.attributes()
+
+
 def test_numbers_of_no_call_and_of_one_without_length() -> None:
-    assert numbers([]) == {"occupancy.calls": 0, "occupancy.peak": 0}
-    assert numbers([(5, 5)]) == {"occupancy.calls": 1, "occupancy.peak": 1}
+    assert attributes([]) == {"occupancy.calls": 0, "occupancy.peak": 0}
+    assert attributes([(5, 5)]) == {"occupancy.calls": 1, "occupancy.peak": 1}
 
 
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)).map(lambda pair: (pair[0], sum(pair))), min_size=1))
+some_times = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(1, 20)).map(lambda pair: (pair[0], sum(pair))), min_size=1
+)
+
+
+@given(some_times)
 def test_numbers_are_those_of_a_summary(times: list[tuple[int, int]]) -> None:
-    found = numbers(times)
+    found = attributes(times)
     begin, end = min(start for start, _ in times), max(end for _, end in times)
     levels = [sum(start <= at < end for start, end in times) for at in range(begin, end)]
+    assert found["occupancy.calls"] == len(times)
     assert found["occupancy.peak"] == max(levels)
     assert found["occupancy.mean_in_flight"] == pytest.approx(sum(levels) / len(levels))
+
+
+@given(some_times, st.integers(1, 5))
+def test_a_run_of_many_calls_is_summed_up_in_between(times: list[tuple[int, int]], most: int) -> None:
+    told: dict[str, int | float] = {}
+    span = SimpleNamespace(end=lambda end_time: None, set_attributes=told.update)
+    run = run_counts.Run(span)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_counts, "MOST_TIMES", most)
+        events = [(start, 1, number) for number, (start, _) in enumerate(times)]
+        events += [(end, 0, number) for number, (_, end) in enumerate(times)]
+        for _, starts, number in sorted(events):
+            call = Call(call_id=number, start_ns=times[number][0], end_ns=times[number][1])
+            (run.started if starts else run.ended)(call)
+    assert len(run._ended) <= most
+    run(None)
+    assert told == attributes(times)
 
 
 # Our own faults
@@ -501,7 +539,7 @@ def test_numbers_are_those_of_a_summary(times: list[tuple[int, int]]) -> None:
     [
         *((spans_as_calls, name) for name in ("view", "plain", "is_call", "_new_call", "_fill_in", "_amend")),
         *((OpenSpans, name) for name in ("begin", "end", "upwards", "mark_call_above")),
-        *((run_counts, name) for name in ("numbers", "_is_root", "Run")),
+        *((run_counts, name) for name in ("_peak", "_is_root", "Run")),
         *((run_counts.Run, name) for name in ("started", "ended")),
         (OccupancyLog, "_add"),
         (rows.Rows, "amend"),
