@@ -31,28 +31,33 @@ def find_pollers(roots: Sequence[Unit], others: Sequence[Unit]) -> frozenset[int
     Returns:
         Places in `roots`; never all runs, since the only ones there are are no background.
     """
-    polling = [place for place, unit in enumerate(roots) if _is_regular(unit)]
-    if not polling:
-        return frozenset()
-    sites = [set(unit.calls.site[unit.place].tolist()) for unit in (*roots, *others)]
-    beside = [unit for place, unit in enumerate((*roots, *others)) if place not in polling]
-    return frozenset(
-        place
-        for place in polling
-        if not any(sites[place] & mine for other, mine in enumerate(sites) if other != place)
-        and any(_are_beside(roots[place], unit) for unit in beside)
-    )
+    runs = [*roots, *others]
+    polling = [place for place in _alone_on_their_line(runs) if place < len(roots) and _is_regular(runs[place])]
+    beside = [unit for place, unit in enumerate(runs) if place not in polling] if polling else []
+    return frozenset(place for place in polling if any(_are_beside(runs[place], unit) for unit in beside))
+
+
+def _alone_on_their_line(runs: Sequence[Unit]) -> list[int]:
+    """Places of the runs of several calls that all come from one line, from which no other run calls."""
+    if len(runs) < 2:
+        return []
+    calls, n_sites = runs[0].calls, len(runs[0].calls.frames)
+    owner = np.repeat(np.arange(len(runs)), [unit.n for unit in runs])
+    site = calls.site[np.concatenate([unit.place for unit in runs])]
+    pairs, n_calls = np.unique(owner * n_sites + site, return_counts=True)
+    owner, site = pairs // n_sites, pairs % n_sites
+    is_alone = (np.bincount(site)[site] == 1) & (np.bincount(owner)[owner] == 1) & (n_calls >= LEAST_CALLS)
+    places: list[int] = owner[is_alone].tolist()
+    return [place for place in places if runs[place].frames[0] is not None]
 
 
 def _is_regular(unit: Unit) -> bool:
     """Whether a run asks one thing, one call at a time, in a rhythm."""
-    if unit.n < LEAST_CALLS or unit.steps.peak > 1 or unit.n_logical < unit.n:
-        return False
-    if len(set(unit.frames)) > 1 or unit.frames[0] is None:
+    pauses_ns = unit.start_ns[1:] - unit.end_ns[:-1]
+    if pauses_ns.min() < 0 or unit.n_logical < unit.n:
         return False
     if int(unit.target.max()) > 0 or (unit.column("kind") == Kind.GENERATE.value).any():
         return False
-    pauses_ns = unit.start_ns[1:] - unit.end_ns[:-1]
     usual_ns, low_ns, high_ns = np.quantile(pauses_ns, (0.5, 0.25, 0.75))
     if usual_ns < PAUSE_SHARE * float(np.median(np.diff(unit.start_ns))):
         return False

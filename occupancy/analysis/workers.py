@@ -18,16 +18,17 @@ def units_at_once(found: Sequence[Unit]) -> frozenset[int]:
     Returns:
         Places in `found`; empty for the units of one process.
     """
-    spans: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    of_unit = [(set(unit.calls.site[unit.place].tolist()), int(unit.first("pid"))) for unit in found]
-    if len({pid for _, pid in of_unit}) < 2:
+    pids = [int(unit.first("pid")) for unit in found]
+    if len(set(pids)) < 2:
         return frozenset()
-    for unit, (sites, pid) in zip(found, of_unit, strict=True):
+    spans: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    sites_of_unit = [set(unit.calls.site[unit.place].tolist()) for unit in found]
+    for unit, pid, sites in zip(found, pids, sites_of_unit, strict=True):
         for site in sites:
             if unit.calls.frames[site] is not None:
                 spans[site].append((int(unit.start_ns[0]), int(unit.end_ns.max()), pid))
     at_once = {site for site, of_site in spans.items() if _overlap(of_site)}
-    return frozenset(place for place, (sites, _) in enumerate(of_unit) if sites & at_once)
+    return frozenset(place for place, sites in enumerate(sites_of_unit) if sites & at_once)
 
 
 def _overlap(spans: list[tuple[int, int, int]]) -> bool:
