@@ -94,8 +94,9 @@ def ask(connection: Connection, place: Place, question: Question, peak: str = "m
         by=question.by,
         total=_buckets(rows[0], edges_ns),
         groups=tuple(Group(row[1], _buckets(row, edges_ns)) for row in rows[1:]),
-        n_groups=int(rows[0][7]),
-        longest_ns=int(rows[0][6]),
+        n_groups=int(rows[0][8]),
+        n_bare=int(rows[0][6]),
+        longest_ns=int(rows[0][7]),
         lookback_ns=int(longest_ns),
         is_live=place.engine is Engine.SERVER and question.until_ns is None,
     )

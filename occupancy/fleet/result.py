@@ -38,6 +38,8 @@ class FleetOccupancy:
     """The busiest first."""
     n_groups: int
     """How many there are: more than `groups` has where there are very many."""
+    n_bare: int
+    """Requests whose spans `OccupancySpanProcessor` has not stamped: they may end with the headers."""
     longest_ns: int
     """Duration of the longest call."""
     lookback_ns: int
@@ -100,6 +102,7 @@ class FleetOccupancy:
             "start": _iso(edges_ns[0]),
             "end": _iso(edges_ns[-1]),
             "edges_unix_ns": edges_ns,
+            "n_bare": self.n_bare,
             "longest_ms": self.longest_ns / 1e6,
             "limits": list(self.limits),
             "all": _to_dict(self.total),

@@ -24,6 +24,8 @@ IS_SERVED = "SpanKind IN ('Server', 'Consumer', 'SPAN_KIND_SERVER', 'SPAN_KIND_C
 _HTTP_NAMES = "['http.request.method', 'http.method', 'url.full', 'http.url', 'rpc.system', 'rpc.system.name']"
 IS_HTTP = f"""(mapContains(SpanAttributes, 'occupancy.call_id')
             OR {IS_CLIENT} AND hasAny(mapKeys(SpanAttributes), {_HTTP_NAMES}))"""
+IS_BARE = f"({IS_HTTP} AND NOT mapContains(SpanAttributes, 'occupancy.call_id'))"
+"""A request that we have not stamped: its span may end with the headers."""
 _OPERATION = attribute("gen_ai.operation.name")
 _TYPE = f"lower({first(*map(attribute, TYPE_NAMES))})"
 IS_INFERENCE = f"""multiIf(

@@ -5,7 +5,7 @@ most of them that intersect (`maxIntersections` lets ends come before starts at 
 """
 
 from occupancy.fleet.grouping import FROM_ABOVE, GROUPINGS, MODEL
-from occupancy.fleet.selection import COUNTS, IS_INFERENCE, IS_SERVED, CallFilter
+from occupancy.fleet.selection import COUNTS, IS_BARE, IS_INFERENCE, IS_SERVED, CallFilter
 
 MAX_GROUPS = 1000
 """Groups that travel, the busiest first."""
@@ -54,8 +54,8 @@ def buckets(table: str, calls: CallFilter, by: str | None, peak: str = "max_inte
     `earliest_ns` and `latest_ns`, between which all begins that can lie above or below a call.
 
     Returns:
-        SQL for rows `(is_group, name, bucket numbers, in_flight_ns, peaks, begun, longest_ns, n_groups)`: first all
-        calls together, then the groups, the busiest first. Buckets without calls are left out.
+        SQL for rows `(is_group, name, bucket numbers, in_flight_ns, peaks, begun, bare, longest_ns, n_groups)`: first
+        all calls together, then the groups, the busiest first. Buckets without calls are left out.
     """
     is_nested = calls.leaves_only or by in FROM_ABOVE
     leaf = "AND id NOT IN (SELECT root FROM covered)" if calls.leaves_only else ""
@@ -70,6 +70,7 @@ near AS (
         ParentSpanId != '' AND NOT {IS_SERVED} AS is_inner,
         {calls.condition} AS is_candidate,
         is_candidate AND {COUNTS} AS is_call,
+        {IS_BARE} AS is_bare,
         ServiceName, SpanName, SpanAttributes, ResourceAttributes
     FROM {table}
     WHERE {_began("earliest_ns", "latest_ns")} AND {_SERVICE}
@@ -79,6 +80,7 @@ calls AS (
     SELECT
         {GROUPINGS[by] if by else "''"} AS name,
         end_ns - start_ns AS duration_ns,
+        is_bare,
         greatest(start_ns, {{start_ns:Int64}}) AS from_ns,
         least(end_ns, {{end_ns:Int64}}) AS until_ns
     FROM near {"LEFT JOIN above ON near.id = above.id" if by in FROM_ABOVE else ""}
@@ -89,6 +91,7 @@ pieces AS (
     SELECT
         name,
         duration_ns,
+        is_bare,
         intDiv(from_ns - {{start_ns:Int64}}, {{width_ns:Int64}}) AS first_bucket,
         intDiv(until_ns - 1 - {{start_ns:Int64}}, {{width_ns:Int64}}) AS last_bucket,
         arrayJoin(range(first_bucket, last_bucket + 1)) AS bucket,
@@ -104,6 +107,7 @@ filled AS (
         sum(right_ns - left_ns) AS in_flight_ns,
         {PEAKS[peak]} AS peak,
         countIf(bucket = first_bucket) AS begun,
+        countIf(bucket = first_bucket AND is_bare) AS bare,
         max(duration_ns) AS longest_ns
     FROM pieces
     GROUP BY {"GROUPING SETS ((bucket), (name, bucket))" if by else "bucket"}
@@ -115,6 +119,7 @@ SELECT
     groupArray(in_flight_ns),
     groupArray(peak),
     groupArray(begun),
+    sum(bare),
     max(longest_ns),
     count() OVER () - 1
 FROM filled

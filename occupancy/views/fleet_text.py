@@ -79,8 +79,12 @@ def limits(found: "FleetOccupancy") -> tuple[str, ...]:
     if found.is_live:
         late = f"the last {duration(found.longest_ns)}, the longest call, reads low, and what exporters hold back too"
     lookback = duration(found.lookback_ns)
-    return (
+    told = (
         f"late export: spans come when they have ended; {late}",
         f"left edge: calls that began up to {lookback} before it, the longest span, count from it on",
         "sampling: what was not kept does not count; the peak of a sample is not the fleet's",
     )
+    if not found.n_bare:
+        return told
+    spans = f"{found.n_bare} of {found.n} spans are not stamped by OccupancySpanProcessor"
+    return (*told, f"bodies: {spans} and may end with the headers: streams read low; see --select genai")

@@ -148,7 +148,7 @@ def buckets(peaks, in_flight_s):
 def result(groups, total, **changes):
     values = {
         "source": "clickhouse://db:8123/otel", "service": "agent", "select": None, "by": "model",
-        "n_groups": len(groups), "longest_ns": 44 * S, "lookback_ns": 90 * S, "is_live": True,
+        "n_groups": len(groups), "n_bare": 0, "longest_ns": 44 * S, "lookback_ns": 90 * S, "is_live": True,
     }  # fmt: skip
     return FleetOccupancy(**{**values, **changes}, total=total, groups=tuple(Group(*group) for group in groups))
 
@@ -177,6 +177,15 @@ def test_report():
         "  fleet's",
     ]
     assert str(found) == fleet_report(found)
+
+
+def test_spans_that_may_end_with_the_headers_are_told():
+    total = buckets([1000, 200], [60_000, 60])
+    assert len(result([], total).limits) == 3
+    assert result([], total, n_bare=1100).limits[3] == (
+        "bodies: 1100 of 1200 spans are not stamped by OccupancySpanProcessor and may end with the headers: "
+        "streams read low; see --select genai"
+    )
 
 
 def test_a_peak_stays_in_a_strip_that_is_narrower_than_the_buckets():
