@@ -1,11 +1,11 @@
 """A journal, read whole: several processes on one time axis, calls without an end as open ones."""
 
-import json
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from occupancy.analysis.columns import MISSING
@@ -121,7 +121,7 @@ class _Reader:
         """Read lines of one call each, as we write it."""
         numbers = [number for number, _, _ in lines]
         try:
-            records = json.loads(b"[%b]" % b",".join([line for _, _, line in lines]))
+            records = orjson.loads(b"[%b]" % b",".join([line for _, _, line in lines]))
         except ValueError:
             records = []
         left = set(numbers) if len(records) != len(lines) else self._add(numbers, records)
