@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from occupancy.analysis.columns import MISSING
-from occupancy.analysis.distribution import MS, number
+from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Finding, sites_of
 from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.steps import Int64, steps
@@ -30,9 +30,10 @@ def threads_of(process: Unit) -> list[Int64]:
 
     That is those without a stream and without a synchronous call inside a loop: there may be as many threads as calls.
     """
-    _, thread = number(process.column("thread").tolist())
+    names, thread = process.calls.numbered("thread")
+    thread = thread[process.place]
     telling = _is_stream(process.calls, process.place) | (process.column("sync_in_event_loop") == 1)
-    mine = (np.bincount(thread[telling], minlength=process.n) > 0)[thread]
+    mine = (np.bincount(thread[telling], minlength=len(names)) > 0)[thread]
     return split(process.place[mine], np.unique(thread[mine], return_inverse=True)[1])
 
 

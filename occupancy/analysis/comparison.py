@@ -5,12 +5,18 @@ is in flight. One log alone never shows it. So "keep" takes both: a shorter wall
 """
 
 import dataclasses
+import math
 from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from occupancy.analysis.columns import Columns
-from occupancy.analysis.distribution import MS, Tally
+from occupancy.analysis.distribution import MS, Tally, number
 from occupancy.analysis.groups import CountedCalls, Group
-from occupancy.analysis.summary import summarize
+from occupancy.analysis.records import Records
+from occupancy.analysis.summary import summary_of
 from occupancy.analysis.unit_counts import counts_of
 from occupancy.analysis.units import units
 
@@ -65,15 +71,21 @@ class Comparison:
     """Calls that failed: status 400 and above, time-outs, errors."""
     outcomes: tuple[tuple[str, Change], ...]
     """Calls by outcome, the most frequent first."""
-    labels: tuple[LabelChange, ...]
+    labels: Records[LabelChange]
     """In the order of their first start; those that only came after the change last."""
     keep: bool
     """Whether the change is worth keeping: see `reason`."""
     reason: str
     """Why, or why not, in one sentence."""
 
+    def largest(self, n: int) -> NDArray[np.int64]:
+        """Places of the n labels with the longest time of all calls, before or after, whichever is more; that first."""
+        total_ms = self.labels.column("total_ms")
+        most_ms = np.maximum(total_ms.column("before"), total_ms.column("after"))
+        return np.argsort(-most_ms, kind="stable")[:n]
 
-def compare(before: Columns, after: Columns) -> Comparison:
+
+def compare(before: Columns, after: Columns, until_ns: int | None = None) -> Comparison:
     """Compare two logs of one program.
 
     Only the sum of all calls decides whether they became slower, not each label: a label of few calls scatters.
@@ -81,15 +93,17 @@ def compare(before: Columns, after: Columns) -> Comparison:
     Args:
         before: The calls of the first log.
         after: Those of the second.
+        until_ns: Where that is a live log, the time now, ns on its calls' clock.
 
     Returns:
         The changes. `keep` is False where either log is empty, and where they made different numbers of calls: less
         work done sooner is no better structure.
     """
-    both = (summarize(before), summarize(after))
+    calls = (CountedCalls.of(before), CountedCalls.of(after, until_ns))
+    both = [summary_of(one) for one in calls]
     walls = Change(both[0].wall_ns / MS, both[1].wall_ns / MS)
-    totals = Change(*(sum(group.in_flight_ms for group in one.by_label) for one in both))
-    logical = Change(*(_n_logical(columns) for columns in (before, after)))
+    totals = Change(*(float(one.by_label.column("in_flight_ms").sum()) for one in both))
+    logical = Change(*map(_n_logical, calls))
     failures = Change(*(one.n_errors for one in both))
     keep, reason = _judge(walls, totals, logical, failures)
     return Comparison(
@@ -106,11 +120,9 @@ def compare(before: Columns, after: Columns) -> Comparison:
     )
 
 
-def _n_logical(columns: Columns) -> int:
+def _n_logical(calls: CountedCalls) -> int:
     """Logical calls but those of pollers: retries, or questions whether something is done, are no other work."""
-    return sum(
-        counts.n_logical for counts in counts_of([u for u in units(CountedCalls.of(columns)) if not u.is_poller])
-    )
+    return sum(counts.n_logical for counts in counts_of([unit for unit in units(calls) if not unit.is_poller]))
 
 
 def _judge(walls: Change, totals: Change, logical: Change, failures: Change) -> tuple[bool, str]:
@@ -135,17 +147,23 @@ def _outcomes(before: tuple[Tally, ...], after: tuple[Tally, ...]) -> tuple[tupl
     return tuple((name, Change(counts[0][name], counts[1][name])) for name in names)
 
 
-def _labels(before: tuple[Group, ...], after: tuple[Group, ...]) -> tuple[LabelChange, ...]:
-    groups = {group.label: group for group in before}, {group.label: group for group in after}
-    return tuple(_label(label, groups[0].get(label), groups[1].get(label)) for label in {**groups[0], **groups[1]})
+def _labels(before: Records[Group], after: Records[Group]) -> Records[LabelChange]:
+    labels, place = number([*before.column("label"), *after.column("label")])
+    sides: list[tuple[NDArray[Any], ...]] = []
+    for groups, mine in ((before, place[: len(before)]), (after, place[len(before) :])):
+        n, total_ms, mean_ms = np.zeros(len(labels), np.int64), np.zeros(len(labels)), np.full(len(labels), np.nan)
+        n[mine], total_ms[mine], total = groups.column("n"), groups.column("in_flight_ms"), groups.column("total")
+        mean_ms[mine] = np.where(total.column("n") > 0, total.column("mean_ms"), np.nan)
+        sides.append((n, total_ms, mean_ms))
+    changes = [dict(zip(("before", "after"), both, strict=True)) for both in zip(*sides, strict=True)]
+    columns = {
+        "label": np.fromiter(labels, object, len(labels)),
+        "n": Records(Change, changes[0]),
+        "total_ms": Records(Change, changes[1]),
+        "mean_ms": Records(_known_change, changes[2]),
+    }
+    return Records(LabelChange, columns)
 
 
-def _label(label: str | None, before: Group | None, after: Group | None) -> LabelChange:
-    both = (before, after)
-    means = [group.total.mean_ms for group in both if group is not None and group.total.mean_ms is not None]
-    return LabelChange(
-        label,
-        Change(*(group.n if group else 0 for group in both)),
-        Change(*(group.in_flight_ms if group else 0.0 for group in both)),
-        Change(*means) if len(means) == 2 else None,
-    )
+def _known_change(before: float, after: float) -> Change | None:
+    return None if math.isnan(before + after) else Change(before, after)

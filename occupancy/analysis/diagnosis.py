@@ -65,7 +65,12 @@ def diagnose(columns: Columns, until_ns: int | None = None) -> Diagnosis:
     Returns:
         No verdict and no finding without calls.
     """
-    calls, n_nested = _without_nested(columns, until_ns)
+    return diagnosis_of(CountedCalls.of(columns, until_ns))
+
+
+def diagnosis_of(calls: CountedCalls) -> Diagnosis:
+    """Say what holds a program back, as `diagnose` does."""
+    calls, n_nested = _without_nested(calls)
     found = units(calls)
     counts = counts_of(found)
     largest = np.argsort([-unit.n for unit in found], kind="stable")[:MOST_RUNS].tolist()
@@ -84,7 +89,7 @@ def diagnose(columns: Columns, until_ns: int | None = None) -> Diagnosis:
         findings += _of_unit(unit, shapes[index], overlap, is_worker=index in at_once, is_capped=unit.name in capped)
     for process in processes:
         findings += _of_process(process)
-    warnings = (*_warnings(calls, n_nested, until_ns is not None), *_bounds(verdicts, n_skipped))
+    warnings = (*_warnings(calls, n_nested), *_bounds(verdicts, n_skipped))
     return Diagnosis(verdicts, process_verdict(calls, found, verdicts), merged(_unexplained(findings, found)), warnings)
 
 
@@ -159,11 +164,10 @@ def _unexplained(findings: list[Finding], found: list[Unit]) -> list[Finding]:
     return [one for one, runs in zip(findings, mine, strict=True) if not is_explained(one, runs)]
 
 
-def _without_nested(columns: Columns, until_ns: int | None) -> tuple[CountedCalls, int]:
+def _without_nested(calls: CountedCalls) -> tuple[CountedCalls, int]:
     """Leave out calls that are the parent span of another call which lies inside them: one call, told twice."""
-    calls = CountedCalls.of(columns, until_ns)
-    spans, parents = (set(calls.columns[name].tolist()) for name in ("span_id", "parent_span_id"))
-    if not (spans & parents) - {None}:
+    parents = {*calls.columns["parent_span_id"].tolist()} - {None}
+    if parents.isdisjoint(calls.columns["span_id"].tolist()):
         return calls, 0
     place_of = {span: place for place, span in enumerate(calls.columns["span_id"].tolist()) if span is not None}
     nested = set()
@@ -174,18 +178,18 @@ def _without_nested(columns: Columns, until_ns: int | None) -> tuple[CountedCall
     if not nested:
         return calls, 0
     keep = np.array([place not in nested for place in range(calls.n)])
-    return CountedCalls.of({name: column[keep] for name, column in calls.columns.items()}, until_ns), len(nested)
+    return CountedCalls.of({name: column[keep] for name, column in calls.columns.items()}, calls.until_ns), len(nested)
 
 
 def _contains(calls: CountedCalls, outer: int, inner: int) -> bool:
     return bool(calls.start_ns[outer] <= calls.start_ns[inner] and calls.end_ns[inner] <= calls.end_ns[outer])
 
 
-def _warnings(calls: CountedCalls, n_nested: int, is_live: bool) -> Iterator[str]:
+def _warnings(calls: CountedCalls, n_nested: int) -> Iterator[str]:
     if n_nested:
         yield f"{n_nested} calls hold another call's span inside: one call told twice, which would look like overlap"
     n_open = int(np.count_nonzero(calls.is_open))
-    if n_open and not is_live:
+    if n_open and calls.until_ns is None:
         told = "1 call" if n_open == 1 else f"{n_open} calls"
         yield f"{told} never ended: taken as in flight to the next of its thread or task, else the process's last sign"
     n_backwards = count_intervals(calls.start_ns, calls.end_ns).end_before_start

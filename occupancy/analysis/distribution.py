@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from occupancy.analysis.columns import MISSING
+from occupancy.analysis.records import Records
 from occupancy.analysis.steps import Int64
 
 Float64 = NDArray[np.float64]
@@ -68,32 +69,49 @@ def spread(durations_ns: Int64) -> Spread:
     Returns:
         The distribution of what is left, in ms; `Spread(0)` when nothing is.
     """
-    return spreads(durations_ns, np.zeros(durations_ns.shape, dtype=np.int64), 1)[0]
+    return Durations(durations_ns).spread()
 
 
-def spreads(durations_ns: Int64, group: Int64, n_groups: int) -> list[Spread]:
-    """Describe the durations of each group, all in one sort: a log may have as many labels as calls.
+class Durations:
+    """Durations, sorted once: a log may have as many labels as calls, and is grouped in several ways.
 
     Args:
         durations_ns: ns, shape (n,); `MISSING` ones are left out.
-        group: The group of each, 0 to n_groups - 1, shape (n,).
-        n_groups: How many groups there are.
-
-    Returns:
-        One distribution for each group, in ms; `Spread(0)` for a group without durations.
     """
-    known = durations_ns != MISSING
-    ms, group = durations_ns[known] / MS, group[known]
-    if not ms.size:
-        return [Spread(0)] * n_groups
-    ms = ms[np.lexsort((ms, group))]
-    n = np.bincount(group, minlength=n_groups)
-    first = np.minimum(np.cumsum(n) - n, ms.size - 1)  # where a group is empty, any place will do
-    last = np.maximum(first + n - 1, first)
-    sums = np.bincount(np.repeat(np.arange(n_groups), n), weights=ms, minlength=n_groups)
-    columns = (n, sums / np.maximum(n, 1), ms[first], ms[last], *(_percentile(ms, first, last, p) for p in PERCENTILES))
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [Spread(*row) if row[0] else Spread(0) for row in rows]
+
+    def __init__(self, durations_ns: Int64) -> None:
+        known = np.flatnonzero(durations_ns != MISSING)
+        self._place = known[np.argsort(durations_ns[known])]
+        self._ms = durations_ns[self._place] / MS
+
+    def spread(self) -> Spread:
+        """Describe them all, in ms."""
+        return self._described(self._ms, np.array([self._ms.size]))[0]
+
+    def spreads(self, group: Int64, n_groups: int) -> Records[Spread]:
+        """Describe those of each group.
+
+        Args:
+            group: The group of each, 0 to n_groups - 1, shape (n,).
+            n_groups: How many groups there are.
+
+        Returns:
+            One distribution for each group, in ms; `Spread(0)` for a group without durations.
+        """
+        owner = group[self._place]
+        # numpy sorts integers of two bytes in one pass.
+        order = np.argsort(owner.astype(np.uint16) if n_groups <= 2**16 else owner, kind="stable")
+        return self._described(self._ms[order], np.bincount(owner, minlength=n_groups))
+
+    def _described(self, ms: Float64, n: Int64) -> Records[Spread]:
+        """Describe stretches of n durations each, ascending in each."""
+        sums = np.bincount(np.repeat(np.arange(n.size), n), weights=ms, minlength=n.size)
+        ms = np.append(ms, 0.0)  # where a group is empty, any place will do
+        first = np.cumsum(n) - n
+        last = np.maximum(first + n - 1, first)
+        columns = {"n": n, "mean_ms": sums / np.maximum(n, 1), "min_ms": ms[first], "max_ms": ms[last]}
+        columns |= {f"p{100 * p:.0f}_ms": _percentile(ms, first, last, p) for p in PERCENTILES}
+        return Records(lambda n, *values: Spread(n, *values) if n else Spread(0), columns)
 
 
 def _percentile(ascending: Float64, first: Int64, last: Int64, p: float) -> Float64:
@@ -117,8 +135,43 @@ def number(values: Iterable[T]) -> tuple[list[T], Int64]:
     return distinct, np.fromiter(map(place.__getitem__, values), dtype=np.int64, count=len(values))
 
 
+def combined(parts: Sequence[tuple[Int64, int]]) -> Int64:
+    """Number the combinations of several numberings, `(numbers, how many)`, in the order in which they first come.
+
+    Args:
+        parts: At least one; the numbers are from 0, shape (n,).
+    """
+    key, size = np.zeros(parts[0][0].shape, dtype=np.int64), 1
+    for place, n in parts:
+        key, size = _dense(key * n + place, size * n)
+    rank = np.empty(size, dtype=np.int64)
+    rank[np.argsort(first_places(key, size))] = np.arange(size)
+    return rank[key]
+
+
+def _dense(key: Int64, size: int) -> tuple[Int64, int]:
+    """Number the keys that occur, of those below `size`, in ascending order; and tell how many they are."""
+    if size > 8 * key.size:
+        occurring, key = np.unique(key, return_inverse=True)
+        return key, occurring.size
+    occurs = np.zeros(size, dtype=np.bool_)  # a place for each takes less time than a sort
+    occurs[key] = True
+    return (np.cumsum(occurs) - 1)[key], int(np.count_nonzero(occurs))
+
+
+def first_places(number: Int64, n: int) -> Int64:
+    """Where each of the numbers 0 to n - 1 first comes, shape (n,); each must."""
+    first = np.empty(n, dtype=np.int64)
+    first[number[::-1]] = np.arange(number.size)[::-1]  # of several the last one stays
+    return first
+
+
 def tally(values: Iterable[str | None]) -> tuple[Tally, ...]:
     """Count values, the most frequent first, equally frequent ones by name; None is left out."""
-    counts = Counter(values)
-    found = [Tally(value, n) for value, n in counts.items() if value is not None]
+    return sorted_tally(Counter(values).items())
+
+
+def sorted_tally(counts: Iterable[tuple[str | None, int]]) -> tuple[Tally, ...]:
+    """Give counts in the order of `tally`."""
+    found = [Tally(value, n) for value, n in counts if value is not None]
     return tuple(sorted(found, key=lambda item: (-item.n, item.value)))

@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from occupancy.analysis.columns import MISSING, Columns
-from occupancy.analysis.distribution import MS, Spread, Tally, elapsed, spread, tally
+from occupancy.analysis.distribution import MS, Spread, Tally, elapsed, sorted_tally
 from occupancy.analysis.groups import CountedCalls, Group, Run, by_label, by_run, by_site
-from occupancy.analysis.steps import Int64, Steps, count_intervals, steps, wire_start
+from occupancy.analysis.records import Records
+from occupancy.analysis.steps import Int64, Steps, count_intervals
 from occupancy.call import Outcome
 
 PHASES = ("client", "gate", "pool", "connect", "tls", "send", "wait", "receive")
@@ -90,11 +91,11 @@ class Summary:
     hosts: tuple[Tally, ...]
     gaps: tuple[Gap, ...]
     """The longest first, at most `GAPS`."""
-    by_label: tuple[Group, ...]
+    by_label: Records[Group]
     """In the order of their first start."""
-    by_site: tuple[Group, ...]
+    by_site: Records[Group]
     """By label and call site, the longest time in flight first."""
-    by_run: tuple[Run, ...]
+    by_run: Records[Run]
     """In the order of their first start."""
 
     @property
@@ -118,14 +119,17 @@ def summarize(columns: Columns, until_ns: int | None = None) -> Summary:
     Returns:
         Everything at 0, None or empty when no call counts.
     """
-    calls = CountedCalls.of(columns, until_ns)
-    in_flight = steps(calls.start_ns, calls.end_ns)
+    return summary_of(CountedCalls.of(columns, until_ns))
+
+
+def summary_of(calls: CountedCalls) -> Summary:
+    """Sum calls up, as `summarize` does."""
+    in_flight, kept = calls.in_flight, calls.columns
     intervals = count_intervals(calls.start_ns, calls.end_ns)
-    kept = calls.columns
     return Summary(
         n=calls.n,
         n_open=_count(calls.is_open),
-        n_other=len(columns["start_ns"]) - calls.n,
+        n_other=calls.n_other,
         n_dropped=intervals.end_before_start + intervals.missing,
         n_released_late=_count(elapsed(kept["end_ns"], kept["released_ns"]) > LATE_NS),
         n_processes=len(np.unique(kept["pid"])),
@@ -134,19 +138,19 @@ def summarize(columns: Columns, until_ns: int | None = None) -> Summary:
         busy_ns=in_flight.busy_ns,
         mean_in_flight=in_flight.mean,
         peak=in_flight.peak,
-        wire_peak=steps(wire_start(kept), calls.end_ns).peak,
+        wire_peak=calls.on_wire.peak,
         level_ns=in_flight.time_at_level,
-        total=spread(calls.total_ns),
-        first_byte=spread(calls.first_byte_wait_ns),
+        total=calls.total.spread(),
+        first_byte=calls.first_byte_wait.spread(),
         phases=tuple(_phase(name, kept[f"{name}_ns"]) for name in PHASES),
         n_connection_known=_count(kept["connection_reused"] != MISSING),
         n_connection_reused=_count(kept["connection_reused"] == 1),
         n_errors=_count(failed(kept)),
         n_429=_count(kept["status"] == TOO_MANY_REQUESTS),
         n_retries=_count(kept["attempt"] > 0),
-        outcomes=tally(kept["outcome"]),
-        models=tally(kept["model"]),
-        hosts=tally(kept["host"]),
+        outcomes=_tally(calls, "outcome"),
+        models=_tally(calls, "model"),
+        hosts=_tally(calls, "host"),
         gaps=_gaps(in_flight, calls),
         by_label=by_label(calls),
         by_site=by_site(calls),
@@ -157,6 +161,11 @@ def summarize(columns: Columns, until_ns: int | None = None) -> Summary:
 def failed(columns: Columns) -> NDArray[np.bool_]:
     """Mask of the calls that failed, shape (n,): status of 400 or more, or no whole answer (`timeout`, `error`)."""
     return np.asarray((columns["status"] >= 400) | np.isin(columns["outcome"], FAILED), dtype=np.bool_)
+
+
+def _tally(calls: CountedCalls, name: str) -> tuple[Tally, ...]:
+    values, place = calls.numbered(name)
+    return sorted_tally(zip(values, np.bincount(place, minlength=len(values)).tolist(), strict=True))
 
 
 def _count(mask: NDArray[np.bool_]) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from occupancy.analysis.columns import MISSING
-from occupancy.analysis.distribution import number
+from occupancy.analysis.distribution import combined
 from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.steps import Int64, Steps, steps, wire_start
 from occupancy.call import Frame
@@ -35,6 +35,11 @@ class Unit:
         """How many there are."""
         return int(self.place.size)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether they are all that count: then what is known of those is known of these."""
+        return self.n == self.calls.n
+
     @cached_property
     def start_ns(self) -> Int64:
         """Starts, ns, ascending."""
@@ -48,7 +53,7 @@ class Unit:
     @cached_property
     def steps(self) -> Steps:
         """Calls in flight over time."""
-        return steps(self.start_ns, self.end_ns)
+        return self.calls.in_flight if self.is_whole else steps(self.start_ns, self.end_ns)
 
     @cached_property
     def wire_ns(self) -> Int64:
@@ -58,7 +63,7 @@ class Unit:
     @cached_property
     def wire(self) -> Steps:
         """Calls on the wire over time."""
-        return steps(self.wire_ns, self.end_ns)
+        return self.calls.on_wire if self.is_whole else steps(self.wire_ns, self.end_ns)
 
     @cached_property
     def most_on_wire(self) -> Int64:
@@ -99,8 +104,8 @@ class Unit:
 
     def _numbered(self, *names: str) -> Int64:
         """For each call the number of what some columns together hold for it, in the order of their firsts."""
-        columns = (number(self.column(name).tolist()) for name in names)
-        return combined([(place, len(values)) for values, place in columns])
+        columns = (self.calls.numbered(name) for name in names)
+        return combined([(place[self.place], len(values)) for values, place in columns])
 
     def first(self, name: str) -> Any:
         """What a column holds for the first of these calls."""
@@ -114,17 +119,6 @@ class Unit:
     def of(self, mask: NDArray[np.bool_], **changes: Any) -> "Unit":
         """Some of these calls."""
         return dataclasses.replace(self, place=self.place[mask], **changes)
-
-
-def combined(parts: list[tuple[Int64, int]]) -> Int64:
-    """Number the combinations of several numberings, `(numbers, how many)`, in the order in which they first come."""
-    key = np.zeros(parts[0][0].shape, dtype=np.int64)
-    for place, n in parts:
-        _, key = np.unique(key * n + place, return_inverse=True)
-    _, first, key = np.unique(key, return_index=True, return_inverse=True)
-    rank = np.empty(first.size, dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(first.size)
-    return rank[key]
 
 
 def split(place: Int64, owner: Int64) -> list[Int64]:

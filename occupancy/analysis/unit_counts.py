@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from occupancy.analysis.distribution import number
 from occupancy.analysis.steps import Int64
 from occupancy.analysis.unit import Unit
 
@@ -72,9 +71,9 @@ def _n_branches(whole: Unit, owner: Int64, n: int) -> Int64:
     """Count the flows of each of n owners that make several calls."""
     flow = owner
     for name in ("pid", "thread", "async_task"):
-        values, place = number(whole.column(name).tolist())
+        values, place = whole.calls.numbered(name)
         if len(values) > 1:
-            flow = np.unique(flow * len(values) + place, return_inverse=True)[1]
+            flow = np.unique(flow * len(values) + place[whole.place], return_inverse=True)[1]
     first = np.unique(flow, return_index=True)[1]
     return np.bincount(owner[first][np.bincount(flow) > 1], minlength=n)
 

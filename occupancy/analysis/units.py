@@ -24,10 +24,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from occupancy.analysis.columns import MISSING
-from occupancy.analysis.distribution import number
+from occupancy.analysis.distribution import combined, number
 from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.pollers import find_pollers
-from occupancy.analysis.unit import Unit, combined, known_spans, split
+from occupancy.analysis.unit import Unit, known_spans, split
 from occupancy.call import Frame
 
 _TRACE = re.compile(r"[0-9a-f]{32}")
@@ -50,8 +50,7 @@ def units(calls: CountedCalls) -> list[Unit]:
     for unit in _named_runs(calls):
         by_process[int(unit.first("pid"))].append(unit)
     joined = [unit for of_process in by_process.values() for unit in _grouped(of_process)]
-    stacks = {id(stack): stack for stack in calls.columns["call_stack"].tolist()}  # a log gives equal ones as one
-    if any(_running_cell(stack) for stack in stacks.values()):
+    if any(map(_running_cell, calls.numbered("call_stack")[0])):
         joined = [cell for unit in joined for cell in _by_cell(unit)]
     starts_ns = calls.start_ns[np.array([unit.place[0] for unit in joined], dtype=np.int64)]
     return [joined[index] for index in np.argsort(starts_ns, kind="stable").tolist()]
@@ -61,9 +60,10 @@ def _named_runs(calls: CountedCalls) -> list[Unit]:
     place = known_spans(calls)
     if not place.size:
         return []
-    runs, run = number(calls.columns["run"][place].tolist())
+    runs, run = calls.numbered("run")
     pids, pid = np.unique(calls.columns["pid"][place], return_inverse=True)
     is_trace = np.array([name is not None and bool(_TRACE.fullmatch(name)) for name in runs])
+    run = run[place]
     owner = combined([(run, len(runs)), (np.where(is_trace[run], 0, pid), pids.size)])
     names = calls.columns["run"]
     return [Unit(names[part[0]], calls, part) for part in split(place, owner)]

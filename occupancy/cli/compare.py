@@ -22,7 +22,7 @@ def command(*, before: str, after: str, out: str | None, select: str | None, as_
     from occupancy.analysis.comparison import compare
     from occupancy.views.diagnosis_text import comparison_text
 
-    logs = [read_file(file, select).columns() for file in (before, after)]
+    logs = (read_file(before, select).columns(), read_file(after, select).columns())
     comparison = compare(*logs)
     click.echo(json.dumps(plain(comparison), indent=2) if as_json else comparison_text(comparison, width))
     if out is not None:

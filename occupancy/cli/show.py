@@ -58,14 +58,19 @@ def to_text(log: "OccupancyLog", width: int = 80) -> str:
     Returns:
         Lines of ASCII without a last newline.
     """
+    from occupancy.analysis.diagnosis import diagnosis_of
+    from occupancy.analysis.groups import CountedCalls
+    from occupancy.analysis.summary import summary_of
     from occupancy.views import tables
     from occupancy.views.diagnosis_text import full_diagnosis
 
-    parts = [tables.report(log.columns(), width, findings=False)]
+    calls = CountedCalls.of(log.columns())
+    summary, diagnosis = summary_of(calls), diagnosis_of(calls)
+    parts = [tables.report_of(calls, summary, diagnosis, width, findings=False)]
     if log.peak:
-        table = tables.label_table(log.summary(), width=width)
+        table = tables.label_table(summary, width=width)
         parts.append("\n".join(line[:width] for line in table.splitlines()))
-        parts.append(full_diagnosis(log.diagnose(), width))
+        parts.append(full_diagnosis(diagnosis, width))
     opened = [call for call in log.open_calls if call.in_flight_start is not None]
     parts += _named(opened, "open call", lambda call: _place(call, log.origin_ns), width)
     parts += _named(log.bad_rows, "bad row", str, width)
@@ -107,12 +112,12 @@ def to_json(log: "OccupancyLog", file: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Turn dataclasses and named tuples into dicts, other tuples into lists."""
+    """Turn dataclasses and named tuples into dicts, other sequences into lists."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         as_dict = getattr(value, "_asdict", None)
         return [plain(item) for item in value] if as_dict is None else {k: plain(v) for k, v in as_dict().items()}
     return value

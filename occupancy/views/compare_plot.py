@@ -1,6 +1,5 @@
 """Before and after: the steps of two logs, and beside them what each label's calls cost in all."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from occupancy.analysis.columns import Columns
-from occupancy.analysis.comparison import LabelChange, compare
+from occupancy.analysis.comparison import Comparison, compare
 from occupancy.views.call_bars import label_name, printable
 from occupancy.views.step_plot import IN_FLIGHT, INK, QUIET
 from occupancy.views.step_plot import compare_plot as step_panels
@@ -42,23 +41,18 @@ def compare_plot(before: Columns, after: Columns, *, names: tuple[str, str] = ("
     grid = figure.add_gridspec(2, 2, width_ratios=(2.6, 1))
     for row, ax in enumerate(panels):
         ax.set_subplotspec(grid[row, 0])
-    _draw_totals(figure.add_subplot(grid[:, 1]), largest_first(compare(before, after).labels), names)
+    _draw_totals(figure.add_subplot(grid[:, 1]), compare(before, after), names)
     return figure
 
 
-def largest_first(changes: Iterable[LabelChange]) -> list[LabelChange]:
-    """Sort labels by the time of all their calls, before or after, whichever is more."""
-    return sorted(changes, key=lambda change: -max(change.total_ms.before, change.total_ms.after))
-
-
-def _draw_totals(ax: Axes, changes: list[LabelChange], names: tuple[str, str]) -> None:
-    shown = changes[:MAX_LABELS]
+def _draw_totals(ax: Axes, comparison: Comparison, names: tuple[str, str]) -> None:
+    shown = list(comparison.labels.take(comparison.largest(MAX_LABELS)))
     ax.set_title("Time of all calls, by label\n", loc="left", fontsize=11, fontweight="bold", color=INK)
     ax.annotate(
         "sum of durations", (0, 1), (0, 6), "axes fraction", textcoords="offset points", fontsize=9, color=QUIET
     )
-    if len(changes) > len(shown):
-        ax.set_xlabel(f"and {count(len(changes) - len(shown), 'label')} with less time in flight", color=QUIET)
+    if rest := len(comparison.labels) - len(shown):
+        ax.set_xlabel(f"and {count(rest, 'label')} with less time in flight", color=QUIET)
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     ax.spines["left"].set_color("#AAAAAA")
     ax.set_xticks([])

@@ -4,12 +4,14 @@ import os
 import textwrap
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from occupancy.analysis.comparison import Change, Comparison
 from occupancy.analysis.critical_path import SerialGroup
 from occupancy.analysis.findings import Cause, Diagnosis, Finding, Verdict
 from occupancy.analysis.overlap import Overlap, RunOverlap
 from occupancy.call import Frame
-from occupancy.views.text import duration_of_ms, plain, shorten, table
+from occupancy.views.text import MAX_ROWS, count, duration_of_ms, plain, shorten, table
 
 WIDTH = 80
 SHORT_FINDINGS = 2
@@ -189,7 +191,8 @@ def comparison_text(comparison: Comparison, width: int = WIDTH) -> str:
         width: Columns, at least 60; labels are cut from the left.
 
     Returns:
-        Lines without a last newline: whether to keep the change, a table of quantities, a table of labels.
+        Lines without a last newline: whether to keep the change, a table of quantities, a table of labels, those with
+        the most time where there are many.
     """
     head = _wrapped(f"{'keep' if comparison.keep else 'do not keep'}: {plain(comparison.reason)}", width, INDENT)
     rows = [
@@ -208,10 +211,12 @@ def comparison_text(comparison: Comparison, width: int = WIDTH) -> str:
             f"{change.total_ms.difference:+.0f} ms",
             NO_NAME if change.label is None else plain(change.label),
         )
-        for change in comparison.labels
+        for change in comparison.labels.take(np.sort(comparison.largest(MAX_ROWS)))
     ]
     by_label = table(("calls", "before", "after", "change", "", "label"), labels, ">>>>><", width)
-    return "\n".join([*head, "", table(("", "before", "after", "change"), rows, "<>>>", width), "", by_label])
+    rest = len(comparison.labels) - len(labels)
+    more = [f"... and {count(rest, 'more label')} with less time"] if rest else []
+    return "\n".join([*head, "", table(("", "before", "after", "change"), rows, "<>>>", width), "", by_label, *more])
 
 
 def _times(change: Change) -> tuple[str, str, str]:

@@ -11,9 +11,10 @@ import numpy as np
 
 from occupancy.analysis.columns import Columns
 from occupancy.analysis.comparison import compare
-from occupancy.analysis.diagnosis import diagnose
+from occupancy.analysis.diagnosis import diagnosis_of
 from occupancy.analysis.findings import Diagnosis
-from occupancy.analysis.summary import Summary, summarize
+from occupancy.analysis.groups import CountedCalls
+from occupancy.analysis.summary import Summary, summary_of
 from occupancy.call import Frame
 from occupancy.errors import DependencyError
 from occupancy.views import html_charts, html_tables, tables
@@ -51,7 +52,8 @@ def html_report(
         DependencyError: plotly is not installed.
     """
     plotly = _plotly_script()
-    summary, bars = summarize(columns, until_ns), CallBars.of(columns, until_ns)
+    calls = CountedCalls.of(columns, until_ns)
+    summary, bars = summary_of(calls), CallBars.of(columns, until_ns)
     data: dict[str, Any] = {
         "steps": html_charts.step_chart(columns, until_ns),
         "before": None if before is None else html_charts.step_chart(before),
@@ -60,9 +62,9 @@ def html_report(
     }
     body = [
         _head(summary, title),
-        _findings(diagnose(columns, until_ns)),
+        _findings(diagnosis_of(calls)),
         _section("Numbers", html_tables.figure_list(html_tables.figures(summary)) + _level_shares(summary)),
-        "" if before is None else _compare_section(before, columns),
+        "" if before is None else _compare_section(before, columns, until_ns),
         *(_chart_sections(summary, data, bars) if summary.peak else []),
         _section("Tables", _tables(summary, columns, bars)) if summary.n else "",
     ]
@@ -162,8 +164,8 @@ def _legend(entries: Iterable[tuple[str, str]]) -> str:
     return f'<ul class="legend">{items}</ul>\n'
 
 
-def _compare_section(before: Columns, after: Columns) -> str:
-    comparison = compare(before, after)
+def _compare_section(before: Columns, after: Columns, until_ns: int | None) -> str:
+    comparison = compare(before, after, until_ns)
     judged = f"{'Keep' if comparison.keep else 'Do not keep'}: {comparison.reason}."
     chart = ""
     if comparison.peak.before:

@@ -13,7 +13,6 @@ from occupancy.analysis.groups import Group
 from occupancy.analysis.summary import Summary
 from occupancy.call import Frame
 from occupancy.views.call_bars import CallBars, label_name, printable
-from occupancy.views.compare_plot import largest_first
 from occupancy.views.text import count, duration, duration_of_ms, shorten
 
 MAX_CALLS = 500
@@ -233,7 +232,8 @@ def runs_table(summary: Summary) -> str:
     """List the runs, the longest first; nothing where there is only one."""
     if len(summary.by_run) < 2:
         return ""
-    runs = sorted(summary.by_run, key=lambda run: -run.wall_ns)[:MAX_RUNS]
+    longest = np.argsort(-summary.by_run.column("wall_ns"), kind="stable")[:MAX_RUNS]
+    runs = summary.by_run.take(longest)
     caption = "Runs, the longest first"
     if rest := len(summary.by_run) - len(runs):
         caption += f"; {rest:,} shorter ones are not listed"
@@ -261,13 +261,13 @@ def compare_tables(comparison: Comparison) -> str:
         ("failed", comparison.failed, "{:,.0f}".format),
     )
     rows = [[Cell(name), *_change_cells(change, show)] for name, change, show in whole]
-    labels = largest_first(comparison.labels)
+    labels = comparison.labels.take(comparison.largest(MAX_STEPS))
     caption = "Time of all calls, by label"
-    if len(labels) > MAX_STEPS:
-        caption += f"; {len(labels) - MAX_STEPS:,} with less are not listed"
+    if rest := len(comparison.labels) - len(labels):
+        caption += f"; {rest:,} with less are not listed"
     headers = ("label", "calls before", "calls after", "before", "after", "change")
     return table("In all", ("", "before", "after", "change"), rows, key="compare", sorted_by=None) + table(
-        caption, headers, map(_label_row, labels[:MAX_STEPS]), key="labels", sorted_by=(3, DESCENDING)
+        caption, headers, map(_label_row, labels), key="labels", sorted_by=(3, DESCENDING)
     )
 
 

@@ -4,11 +4,14 @@ import os
 import textwrap
 from collections.abc import Sequence
 
+import numpy as np
+
 from occupancy.analysis.columns import Columns
-from occupancy.analysis.diagnosis import diagnose
-from occupancy.analysis.groups import Group
-from occupancy.analysis.steps import counted, steps_in_flight, steps_on_wire
-from occupancy.analysis.summary import Summary, summarize
+from occupancy.analysis.diagnosis import diagnosis_of
+from occupancy.analysis.findings import Diagnosis
+from occupancy.analysis.groups import CountedCalls, Group
+from occupancy.analysis.records import Records
+from occupancy.analysis.summary import Summary, summary_of
 from occupancy.views.diagnosis_text import finding_lines, verdict_line
 from occupancy.views.sparkline import skyline
 from occupancy.views.text import count, duration, duration_of_ms, plain, shorten, table
@@ -58,9 +61,9 @@ def label_table(summary: Summary, n: int = LABEL_ROWS, width: int = 80) -> str:
         Lines without a last newline; the headers alone when empty.
     """
     headers = ("label", "calls", "start", "mean", "min", "max", "first byte", "called at")
-    by_time = sorted(summary.by_label, key=lambda group: -group.in_flight_ms)
+    by_time = summary.by_label.take(np.argsort(-summary.by_label.column("in_flight_ms"), kind="stable"))
     longest = _longest(by_time, n)
-    groups = sorted(longest, key=lambda group: group.first_start_ns)
+    groups = longest.take(np.argsort(longest.column("first_start_ns"), kind="stable"))
     folder = _common_folder(groups)
     rows = [
         (
@@ -78,13 +81,13 @@ def label_table(summary: Summary, n: int = LABEL_ROWS, width: int = 80) -> str:
     return "\n".join([table(headers, rows, "<>>>>>><", width), *_rest(by_time[len(longest) :])])
 
 
-def _longest(groups: Sequence[Group], n: int) -> Sequence[Group]:
+def _longest(groups: Records[Group], n: int) -> Records[Group]:
     """The first of groups that are sorted, with a line left to count the others where there are more than `n`."""
     return groups[: n if len(groups) <= n else n - 1]
 
 
-def _rest(groups: Sequence[Group]) -> list[str]:
-    time = duration_of_ms(sum(group.in_flight_ms for group in groups))
+def _rest(groups: Records[Group]) -> list[str]:
+    time = duration_of_ms(float(groups.column("in_flight_ms").sum()))
     return [f"... and {len(groups)} more, {time} of calls"] if groups else []
 
 
@@ -128,18 +131,25 @@ def report(
     Returns:
         Lines of ASCII without a last newline. Without calls it says so.
     """
-    summary, diagnosis = summarize(columns, until_ns), diagnose(columns, until_ns)
+    calls = CountedCalls.of(columns, until_ns)
+    return report_of(calls, summary_of(calls), diagnosis_of(calls), width, findings=findings, about=about)
+
+
+def report_of(
+    calls: CountedCalls,
+    summary: Summary,
+    diagnosis: Diagnosis,
+    width: int = 80,
+    *,
+    findings: bool = True,
+    about: str = "",
+) -> str:
+    """Say what `report` does of calls that are summed up and diagnosed."""
     verdict = about + verdict_line(diagnosis, width - len(about))
     head = [headline(summary), verdict, *_notes(summary, width)]
     if not summary.peak:
         return "\n".join(head)
-    picture = skyline(
-        steps_in_flight(columns, until_ns),
-        width,
-        REPORT_HEIGHT,
-        steps_on_wire(columns, until_ns),
-        columns["start_ns"][counted(columns)],
-    )
+    picture = skyline(calls.in_flight, width, REPORT_HEIGHT, calls.on_wire, calls.start_ns)
     told = finding_lines(diagnosis, width) if findings else []
     return "\n".join([*head, "", picture, "", site_table(summary, width=width), *([""] if told else []), *told])
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+MAX_ROWS = 50
+"""Rows of a table that could have as many as there are calls."""
 UNITS = (("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000))
 
 

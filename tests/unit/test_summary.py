@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from occupancy.analysis.columns import MISSING, columns_of
-from occupancy.analysis.distribution import Spread, elapsed, number, spread, spreads, tally
+from occupancy.analysis.distribution import Durations, Spread, combined, elapsed, first_places, number, spread, tally
 from occupancy.analysis.groups import CallSite, Run
 from occupancy.analysis.summary import Gap, Phase, Summary, summarize
 from occupancy.call import Call, Frame
+from occupancy.cli.show import plain
 
 MS = 1_000_000
 AGENT = {"plan": 10, "tool_search": 11, "tool_fetch": 12, "recap": 13}
@@ -267,7 +268,7 @@ def test_percentiles_are_numpys_median_unbiased_ones(durations_ns: list[int]) ->
 def test_groups_are_described_as_if_each_were_alone(rows: list[tuple[int, int | None]]) -> None:
     durations_ns = np.array([MISSING if value is None else value for _, value in rows], dtype=np.int64)
     group = np.array([owner for owner, _ in rows], dtype=np.int64)
-    for owner, found in enumerate(spreads(durations_ns, group, 5)):
+    for owner, found in enumerate(Durations(durations_ns).spreads(group, 5)):
         alone = spread(durations_ns[group == owner])
         assert dataclasses.asdict(found) == pytest.approx(dataclasses.asdict(alone))
 
@@ -288,5 +289,21 @@ def test_values_are_numbered_as_they_come_and_none_is_no_tally() -> None:
     assert tally(["b", None, "a", "b", "c"]) == (("b", 2), ("a", 1), ("c", 1))
 
 
+NUMBERINGS = st.integers(0, 30).flatmap(
+    lambda n: st.lists(st.lists(st.sampled_from("abcd"), min_size=n, max_size=n), min_size=1, max_size=3)
+)
+
+
+@given(NUMBERINGS, st.sampled_from([1, 1000]))
+def test_combinations_are_numbered_as_they_first_come(columns: list[list[str]], spread_out: int) -> None:
+    numbered = [number(column) for column in columns]
+    parts = [(place * spread_out, max(len(values), 1) * spread_out) for values, place in numbered]
+    _, expected = number(zip(*columns, strict=True))
+    found = combined(parts)
+    assert found.tolist() == expected.tolist()
+    n = len(set(expected.tolist()))
+    assert first_places(found, n).tolist() == [expected.tolist().index(one) for one in range(n)]
+
+
 def test_a_summary_can_be_written_as_json() -> None:
-    json.dumps(dataclasses.asdict(summary_of(*overlapped())))
+    json.dumps(plain(summary_of(*overlapped())))
