@@ -17,6 +17,7 @@ import pytest
 import mock_server
 import occupancy
 from occupancy.analysis.findings import Cause
+from occupancy.instrumentation import evidence
 from occupancy.reading import read
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +107,18 @@ def test_switched_off_nobody_looks(make_stack: Callable[[str, str], Any], pages:
     with occupancy.record() as log:
         stack.run(dependent_chain, stack, pages, {})
     assert [call.needs for call in log.calls] == [None] * 4
+
+
+def test_once_asked_for_it_goes_on_until_nothing_records(fresh: None) -> None:
+    with occupancy.record():
+        assert evidence._memory is None
+        with occupancy.record(dependence=True):
+            memory = evidence._memory
+            assert memory is not None
+            with occupancy.record():  # one that does not ask takes nothing from one that has
+                assert evidence._memory is memory
+        assert evidence._memory is memory
+    assert evidence._memory is None
 
 
 def test_a_mock_transport_is_looked_into_as_well(make_stack: Callable[[str, str], Any]) -> None:
