@@ -8,6 +8,7 @@ import click
 
 from occupancy.cli.reading import read_file, select_option
 from occupancy.errors import InputError
+from occupancy.fleet import is_fleet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,13 +20,29 @@ SUFFIXES = (".png", ".svg", ".pdf")
 @click.argument("file")
 @click.option("-o", "--out", required=True, metavar="PICTURE", help="File to write: .png, .svg or .pdf.")
 @select_option
-@click.option("--title", default="Calls in flight", help="Line above the picture.")
-def command(file: str, out: str, select: str | None, title: str) -> None:
-    """Draw the calls of a FILE (as `occupancy show` reads it) as a picture: calls in flight over time."""
+@click.option("--title", help="Line above the picture.")
+def command(file: str, out: str, select: str | None, title: str | None) -> None:
+    """Draw the calls of a FILE (as `occupancy show` reads it) as a picture: calls in flight over time.
+
+    The picture of a fleet has a row for each group.
+    """
+    save(out, lambda: (_fleet if is_fleet(file) else _file)(file, select, title))
+    click.echo(out)
+
+
+def _file(file: str, select: str | None, title: str | None) -> "Figure":
     from occupancy.views.step_plot import compare_plot
 
-    save(out, lambda: compare_plot([(title, read_file(file, select).columns())]))
-    click.echo(out)
+    return compare_plot([(title or "Calls in flight", read_file(file, select).columns())])
+
+
+def _fleet(url: str, select: str | None, title: str | None) -> "Figure":
+    from occupancy.fleet.api import query
+    from occupancy.views.fleet_plot import fleet_strip
+
+    figure = fleet_strip(query(url, select), title=title).get_figure(root=True)
+    assert figure is not None
+    return figure
 
 
 def save(out: str, draw: "Callable[[], Figure]") -> None:

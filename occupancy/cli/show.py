@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from occupancy.cli.reading import read_file, select_option
+from occupancy.fleet import is_fleet
 
 if TYPE_CHECKING:
     from occupancy.call import Call
     from occupancy.log import OccupancyLog
 
-FLEETS = ("clickhouse", "clickhouses", "chdb")
-"""Schemes of addresses whose calls are counted where they are."""
 FEW = 5
 """Bad rows and open calls that are named; the others are counted."""
 
@@ -33,7 +32,7 @@ def command(file: str, select: str | None, as_json: bool, width: int) -> None:
     A fleet's calls are counted where they are: clickhouse://host/database?service=agent&since=1h&by=model, or
     chdb:///folder/spans.parquet?by=service.
     """
-    if file.partition("://")[0] in FLEETS:
+    if is_fleet(file):
         click.echo(_fleet(file, select, as_json, width))
         return
     log = read_file(file, select)

@@ -8,10 +8,10 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from occupancy.backends.address import duration_ns
 from occupancy.errors import InputError
+from occupancy.fleet import SCHEMES
 from occupancy.fleet.grouping import GROUPINGS
 from occupancy.formats.times import iso_to_ns
 
-SCHEMES = ("clickhouse", "clickhouses", "chdb")
 PARAMETERS = ("service", "since", "until", "by", "select", "bucket", "table", "lookback")
 DEFAULT_TABLE = "otel_traces"
 """The name that the OpenTelemetry collector's exporter gives the table, and its schema the default one."""

@@ -9,6 +9,7 @@ import numpy as np
 from occupancy.analysis.buckets import Buckets
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from pandas import DataFrame
 
 
@@ -90,6 +91,12 @@ class FleetOccupancy:
                 "begun": np.concatenate([buckets.begun for _, buckets in parts]),
             }
         )
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw a strip of colour for each group over time, on new axes unless some are given."""
+        from occupancy.views.fleet_plot import fleet_strip
+
+        return fleet_strip(self, ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Give what `json.dumps` takes; units are in the names."""

@@ -1,17 +1,19 @@
 """How full each label was over time, as strips of colour, drawn with matplotlib."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from occupancy.analysis.columns import Columns
 from occupancy.analysis.steps import Int64
 from occupancy.views.call_bars import CallBars, printable
-from occupancy.views.label_rows import LabelRow, label_rows, wall_slots
+from occupancy.views.label_rows import label_rows, wall_slots
 from occupancy.views.text import count, duration, shorten
 
 MAX_ROWS = 24
@@ -29,21 +31,25 @@ NS = 1e9
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Strip:
-    """Labels by slots: what a heat strip shows."""
+    """Rows by slots: what a heat strip shows."""
 
-    rows: list[LabelRow]
+    names: list[str]
+    """Of the rows."""
     edges_ns: Int64
-    """Edges of the slots, ns from the first start, shape (n + 1,)."""
+    """Edges of the slots, ns, shape (n + 1,)."""
     highest: Int64
     """Most calls of each row in flight in each slot, shape (rows, n)."""
 
     @classmethod
     def of(cls, bars: CallBars, limit: int, n_slots: int) -> "Strip":
-        """Sort calls into at most `limit` rows by label and `n_slots` slots of equal width; no row without a wall."""
+        """Sort calls into at most `limit` rows by label and `n_slots` slots of equal width; no row without a wall.
+
+        Times are from the first start on.
+        """
         edges_ns = wall_slots(bars, n_slots)
         rows = label_rows(bars, limit) if edges_ns[-1] else []
         levels = [row.in_flight.envelope(edges_ns)[1] for row in rows]
-        return cls(rows, edges_ns, np.array(levels, dtype=np.int64).reshape(len(rows), n_slots))
+        return cls([row.name for row in rows], edges_ns, np.array(levels, dtype=np.int64).reshape(len(rows), n_slots))
 
     @property
     def peak(self) -> int:
@@ -72,35 +78,50 @@ def heat_strip(
     bars = CallBars.of(columns, until_ns)
     limit = MAX_ROWS if ax is None else max(min(MAX_ROWS, int(ax.bbox.height / ROW_PX)), 2)
     rows = min(len(set(bars.label.tolist())), limit)
-    if ax is None:
-        figure = Figure(figsize=(9, 1.3 + ROW_INCHES * max(rows, 2)), layout="constrained")
-        ax = figure.add_subplot()
+    ax = new_axes(rows) if ax is None else ax
     strip = Strip.of(bars, limit, max(int(ax.bbox.width), 100))
-    _draw_head(ax, bars, strip, "Calls in flight by label" if title is None else title)
+    draw_head(ax, "Calls in flight by label" if title is None else title, _told(bars, strip))
     if strip.peak:
-        _draw(ax, strip)
+        draw_strip(ax, strip, strip.edges_ns / NS, "wall time in s")
     else:
         ax.set(xticks=[], yticks=[])
         ax.text(0.5, 0.5, "no calls in flight", transform=ax.transAxes, ha="center", va="center", color=QUIET)
-    ax.spines[:].set_visible(False)
+        ax.spines[:].set_visible(False)
     return ax
 
 
-def _draw_head(ax: Axes, bars: CallBars, strip: Strip, title: str) -> None:
+def new_axes(rows: int) -> Axes:
+    """Give axes for so many rows, on a figure of their own outside of pyplot."""
+    return Figure(figsize=(9, 1.3 + ROW_INCHES * max(rows, 2)), layout="constrained").add_subplot()
+
+
+def _told(bars: CallBars, strip: Strip) -> str:
+    if not bars.n:
+        return "no calls"
+    slot = duration(int(strip.edges_ns[-1]) / (strip.edges_ns.size - 1))
+    told = f"{bars.n:,} calls" if bars.n > 1 else count(bars.n, "call")
+    return f"{told}, highest level in each slot of {slot}"
+
+
+def draw_head(ax: Axes, title: str, told: str) -> None:
+    """Write a title and a line below it."""
     ax.set_title(f"{printable(title)}\n", loc="left", fontsize=11, fontweight="bold", color=INK, parse_math=False)
-    told = "no calls"
-    if bars.n:
-        slot = duration(int(strip.edges_ns[-1]) / (strip.edges_ns.size - 1))
-        told = f"{bars.n:,} calls" if bars.n > 1 else count(bars.n, "call")
-        told += f", highest level in each slot of {slot}"
     ax.annotate(told, (0, 1), (0, 6), "axes fraction", textcoords="offset points", fontsize=9, color=QUIET)
 
 
-def _draw(ax: Axes, strip: Strip) -> None:
-    n_rows = len(strip.rows)
+def draw_strip(ax: Axes, strip: Strip, x: NDArray[Any], x_name: str) -> None:
+    """Draw rows of colour, with their names and a scale.
+
+    Args:
+        ax: Empty axes.
+        strip: With at least one call.
+        x: Edges of the slots on the axis, numbers or `datetime64`, shape (n + 1,).
+        x_name: What the axis shows.
+    """
+    n_rows = len(strip.names)
     colours, scale = _colours(strip.peak)
     mesh = ax.pcolormesh(
-        strip.edges_ns / NS,
+        x,
         np.arange(n_rows + 1) - 0.5,
         np.ma.masked_equal(strip.highest, 0),
         cmap=colours,
@@ -110,15 +131,16 @@ def _draw(ax: Axes, strip: Strip) -> None:
     ax.hlines(np.arange(1, n_rows) - 0.5, *ax.get_xlim(), color="white", linewidth=2.5)
     ax.hlines(np.arange(n_rows + 1) - 0.5, *ax.get_xlim(), color="#DDDDDD", linewidth=0.6)
     ax.set_ylim(n_rows - 0.5, -0.5)
-    ax.set_yticks(range(n_rows), [shorten(row.name, NAME_WIDTH) for row in strip.rows], parse_math=False)
+    ax.set_yticks(range(n_rows), [shorten(name, NAME_WIDTH) for name in strip.names], parse_math=False)
     ax.tick_params(axis="y", length=0, labelcolor=INK, labelsize=9)
     ax.tick_params(axis="x", colors=QUIET, length=3)
-    ax.set_xlabel("wall time in s", color=QUIET)
+    ax.set_xlabel(x_name, color=QUIET)
     ticks = MaxNLocator(nbins=6, integer=True, min_n_ticks=1) if strip.peak > MAX_COLOURS else range(1, strip.peak + 1)
     bar = ax.figure.colorbar(mesh, ax=ax, pad=0.02, aspect=max(4 * n_rows, 8), fraction=0.05, ticks=ticks)
     bar.set_label("in flight", color=QUIET)
     bar.ax.tick_params(colors=QUIET, length=0)
     bar.outline.set_visible(False)
+    ax.spines[:].set_visible(False)
 
 
 def _colours(peak: int) -> tuple[LinearSegmentedColormap, Normalize]:

@@ -89,7 +89,7 @@ def strip_chart(bars: CallBars) -> dict[str, Any]:
     """Give the heat strip: names of the rows, edges of the slots in ns, and the highest levels row by row."""
     strip = Strip.of(bars, STRIP_ROWS, STRIP_SLOTS)
     return {
-        "names": [_plotly_text(row.name) for row in strip.rows],
+        "names": [_plotly_text(name) for name in strip.names],
         "peak": strip.peak,
         "n_slots": STRIP_SLOTS,
         "wall_ns": int(strip.edges_ns[-1]),

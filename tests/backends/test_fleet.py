@@ -244,6 +244,13 @@ def test_show_as_json(url):
     assert (found["source"], found["select"], found["start"]) == (url, "http", "2027-01-15T08:00:00+00:00")
 
 
+def test_plot(url, tmp_path):
+    picture = tmp_path / "fleet.png"
+    result = CliRunner().invoke(cli.group, ["plot", f"{url}?{WINDOW}&by=model", "-o", str(picture)])
+    assert (result.output, result.exit_code) == (f"{picture}\n", 0)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_table_for_pandas(url):
     frame = occupancy.query(f"{url}?{WINDOW}&by=model").to_pandas()
     assert frame["group"].fillna("all").tolist() == ["all", "all", "large", "large", "small", "small"]

@@ -4,6 +4,8 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.collections import QuadMesh
+from matplotlib.dates import num2date
 
 import occupancy
 from occupancy.analysis.buckets import Buckets
@@ -186,6 +188,24 @@ def test_spans_that_may_end_with_the_headers_are_told():
         "bodies: 1100 of 1200 spans are not stamped by OccupancySpanProcessor and may end with the headers: "
         "streams read low; see --select genai"
     )
+
+
+def test_a_picture_has_a_row_for_all_and_for_each_group():
+    found = result([("large", buckets([0, 3], [0, 90])), ("", buckets([1, 0], [30, 0]))], buckets([1, 3], [30, 90]))
+    ax = found.plot()
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["(all)", "large", "(none)"]
+    mesh = next(drawn for drawn in ax.collections if isinstance(drawn, QuadMesh))
+    assert np.ma.filled(mesh.get_array(), 0).tolist() == [[1, 3], [0, 3], [1, 0]]
+    assert [num2date(edge).strftime("%H:%M") for edge in mesh.get_coordinates()[0, :, 0]] == ["08:00", "08:01", "08:02"]
+    assert ax.get_title(loc="left") == "Calls in flight by model\n"
+    assert ax.texts[0].get_text() == "4 calls, peak 3 in flight, mean 1.00"
+
+
+def test_a_picture_of_very_many_groups_says_what_is_left_out():
+    groups = [(f"model {number}", buckets([1], [60])) for number in range(1000)]
+    ax = result(groups, buckets([1000], [60_000]), n_groups=1234).plot()
+    assert len(ax.get_yticklabels()) == 24
+    assert ax.texts[0].get_text() == "1,000 calls, peak 1,000 in flight, mean 1,000.00; 1211 more groups"
 
 
 def test_a_peak_stays_in_a_strip_that_is_narrower_than_the_buckets():

@@ -61,7 +61,7 @@ def pixels(ax: Axes) -> NDArray[np.uint8]:
 
 def test_slots_hold_the_highest_level_of_each_label() -> None:
     strip = Strip.of(CallBars.of(columns_of(OVERLAPPED)), limit=5, n_slots=4)
-    assert [row.name for row in strip.rows] == ["plan", "fetch", "recap"]
+    assert strip.names == ["plan", "fetch", "recap"]
     assert (strip.edges_ns / MS).tolist() == [0, 250, 500, 750, 1000]
     assert strip.highest.tolist() == [[1, 0, 0, 0], [1, 2, 0, 0], [0, 0, 1, 1]]
     assert strip.peak == 2
