@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from occupancy.call import Call, Frame, Kind
-from occupancy.cli import following, watch
+from occupancy.cli import following, group
 from occupancy.cli.following import FollowedFile
 from occupancy.errors import ReadError
 from occupancy.formats.journal_lines import Clock, Tail
@@ -181,7 +181,7 @@ def test_a_newer_version_is_no_bad_line() -> None:
 
 
 def run(*args: str) -> Any:
-    return CliRunner().invoke(watch.command, args)
+    return CliRunner().invoke(group, ["watch", *args])
 
 
 def journal_of(path: Path, n_open: int) -> Journal:

@@ -19,7 +19,7 @@ from occupancy.analysis.diagnosis import diagnose
 from occupancy.analysis.steps import steps_in_flight, steps_on_wire
 from occupancy.analysis.summary import summarize
 from occupancy.call import Call, Frame
-from occupancy.cli.report import command
+from occupancy.cli import group
 from occupancy.errors import DependencyError, InputError, ReadError
 from occupancy.log import OccupancyLog
 from occupancy.views import html_report as module
@@ -445,7 +445,7 @@ def csv(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> Any:
-    return CliRunner().invoke(command, [str(argument) for argument in arguments], standalone_mode=True)
+    return CliRunner().invoke(group, ["report", *map(str, arguments)])
 
 
 def test_the_command_writes_the_page_and_names_it(csv: Path, tmp_path: Path) -> None:
