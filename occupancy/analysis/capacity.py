@@ -4,8 +4,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from occupancy.analysis.baseline import Baseline
 from occupancy.analysis.capacity_fit import PARALLEL_FROM, Fit, fit_capacity
-from occupancy.analysis.levels import Baseline, Label, Level, measure
+from occupancy.analysis.levels import Label, Level, measure
 from occupancy.analysis.samples import Round
 
 SERIAL_BELOW = 1.3

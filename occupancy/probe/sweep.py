@@ -5,8 +5,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from occupancy.analysis.baseline import Baseline
 from occupancy.analysis.capacity import find_capacity, is_limit_known
-from occupancy.analysis.levels import Baseline
 from occupancy.analysis.samples import Ending, Round, Sample
 from occupancy.errors import InputError
 from occupancy.probe.client import Opener, take_sample

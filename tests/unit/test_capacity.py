@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from occupancy.analysis.baseline import Baseline
 from occupancy.analysis.capacity import Capacity, client_reasons, find_capacity, label_level
 from occupancy.analysis.capacity_fit import Fit, Usl, fit_capacity, quantile_of_t
-from occupancy.analysis.levels import Baseline, Label, Level, full_load, measure, relative_error, window_rate
+from occupancy.analysis.full_load import full_load, relative_error, window_rate
+from occupancy.analysis.levels import Label, Level, measure
 from occupancy.analysis.samples import ClientLoad, Ending, Round, Sample
 
 
@@ -113,20 +115,20 @@ def test_time_at_the_endpoint_outside_its_slots_counts() -> None:
     assert found.fit.capacity == pytest.approx(3.0)  # k T1 / S
 
 
-@pytest.mark.parametrize(("outside_s", "own_s"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.1), (0.3, 0.1)])
-def test_the_reported_error_is_a_true_one(outside_s: float, own_s: float) -> None:
+@pytest.mark.timeout(180)
+def test_the_reported_error_is_a_true_one() -> None:
     """Of 1000 sweeps of endpoints with jitter, as many hit as the interval says: 95 %, and 99 %."""
     rng, hits = random.Random(1), {1.96: 0, 2.576: 0}
     for _ in range(1000):
-        k = rng.choice((1, 2, 3, 6))
+        k, outside_s, own_s = rng.choice((1, 2, 3, 6)), rng.choice((0.0, 0.3)), rng.choice((0.0, 0.1))
         more: dict[str, Any] = {"jitter": 0.25, "outside_s": outside_s, "own_s": own_s, "rng": rng}
         plan = ((1, 20), (2, 20), (4, 20), (8, 32), (16, 48), (32, 64))
         fit = find_capacity([closed_loop(c, k, n, **more) for c, n in plan], closed_loop(1, k, 10, **more)).fit
         for z in hits:
             error = quantile_of_t(z, 29) * (fit.standard_error or 0)
             hits[z] += abs((fit.capacity or 0) - k * (1 + outside_s)) <= error
-    assert 925 <= hits[1.96] <= 970
-    assert 980 <= hits[2.576] <= 998
+    assert 925 <= hits[1.96] <= 965
+    assert 982 <= hits[2.576] <= 997
     assert fit.error99 == error  # of the last
 
 
