@@ -208,19 +208,27 @@ def test_all_together(tmp_path: Path) -> None:
     assert (root["attributes"]["occupancy.calls"], root["attributes"]["occupancy.peak"]) == (len(ASKED), 1)
 
 
-@pytest.mark.parametrize("stable_names", ["", "http"])
-def test_names_of_the_conventions_are_those_that_the_host_has_chosen(tmp_path: Path, stable_names: str) -> None:
-    program = START.format(with_us=True) + PROVIDER + OURS + ASK + TELL
-    told = host_program.run(
-        tmp_path, program, env={"OTEL_SEMCONV_STABILITY_OPT_IN": stable_names}, ignore="DeprecationWarning"
-    )
+def assert_named(told: Any, present: str, absent: str) -> None:
+    """Each httpx span has the names that the host has chosen, and ends with its body."""
     spans = [span for span in told["spans"] if span["scope"] == HTTPX]
-    present, absent = ("http.request.method", "http.method") if stable_names else ("http.method", "http.request.method")
     assert len(spans) == len(ASKED)
     for span in spans:
         assert span["attributes"][present] == "POST"
         assert absent not in span["attributes"]
         assert span["end"] == span["events"]["last_byte"]
+
+
+def test_old_names_of_the_conventions_stay(host: str, told: Any) -> None:
+    if "logfire" in host:
+        pytest.skip("Logfire chooses the new ones, and keeps httpx spans away below its own")
+    assert_named(told, "http.method", "http.request.method")
+
+
+def test_stable_names_of_the_conventions_hold(tmp_path: Path) -> None:
+    program = START.format(with_us=True) + PROVIDER + OURS + ASK + TELL
+    env = {"OTEL_SEMCONV_STABILITY_OPT_IN": "http"}
+    told = host_program.run(tmp_path, program, env=env, ignore="DeprecationWarning")
+    assert_named(told, "http.request.method", "http.method")
 
 
 # Sentry
@@ -234,8 +242,7 @@ SENTRY = """
 """
 
 
-@pytest.mark.parametrize("with_otlp", [False, True], ids=["its own tracing", "over OpenTelemetry"])
-@pytest.mark.parametrize("order", ["ours first", "ours last"])
+@pytest.mark.parametrize(("with_otlp", "order"), [(False, "ours first"), (True, "ours first"), (True, "ours last")])
 def test_sentry(tmp_path: Path, with_otlp: bool, order: str) -> None:
     ours = """
     import occupancy.auto
