@@ -20,11 +20,15 @@ def read_file(file: str, select: str | None) -> "OccupancyLog":
 
     Raises:
         ReadError: It cannot be read.
-        InputError: `select` selects nothing, or cannot be.
+        InputError: `select` selects nothing, or cannot be; or it is a fleet.
     """
     from occupancy.errors import InputError
+    from occupancy.fleet import is_fleet
     from occupancy.reading import read
 
+    if is_fleet(file):
+        scheme = file.partition("://")[0]
+        raise InputError(f"{scheme}://: of a fleet there are counts and no calls; ask occupancy show or occupancy plot")
     log = read(file, select)
     if select is not None and not log.finished and not log.open_calls:
         raise InputError(f"{file.partition('?')[0]}: nothing in it is selected by {select!r}")

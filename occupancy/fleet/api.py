@@ -83,7 +83,8 @@ def ask(connection: Connection, place: Place, question: Question, peak: str = "m
     found, longest_ns = connection.rows(sql.longest(table), bound)[0]
     if not found:
         raise ReadError(f"{place}: {_no_spans(connection, table, question, bound)}")
-    bound |= {"earliest_ns": start_ns - longest_ns, "latest_ns": end_ns + longest_ns}
+    reach_ns = min(max(int(longest_ns), 0), question.lookback_ns)
+    bound |= {"earliest_ns": start_ns - reach_ns, "latest_ns": end_ns + reach_ns}
     rows = connection.rows(sql.buckets(table, calls, question.by, peak), bound)
     if not rows:
         raise ReadError(f"{place}: none of {found} spans is a call within the window; select=all counts them all")
@@ -97,7 +98,8 @@ def ask(connection: Connection, place: Place, question: Question, peak: str = "m
         n_groups=int(rows[0][8]),
         n_bare=int(rows[0][6]),
         longest_ns=int(rows[0][7]),
-        lookback_ns=int(longest_ns),
+        lookback_ns=reach_ns,
+        is_lookback_short=longest_ns > reach_ns,
         is_live=place.engine is Engine.SERVER and question.until_ns is None,
     )
 

@@ -14,6 +14,8 @@ from occupancy.backends.api import netrc_login
 from occupancy.errors import DependencyError, ReadError
 from occupancy.fleet.question import Engine, Place
 
+OLDEST = (24, 4)
+"""The first version that looks for what lies below a call, which takes a recursive query."""
 CONNECT_S = 10
 ANSWER_S = 300
 AS_TOLD = {60: "no such table", 81: "no such database", 400: "no such file", 636: "no such file"}
@@ -67,6 +69,7 @@ def connect(place: Place) -> Iterator[Connection]:
         with _told(place):
             client = clickhouse_connect.get_client(**_arguments(place))
         try:
+            check_version(client.server_version, place)
             yield Connection(client, place)
         finally:
             client.close()
@@ -92,6 +95,16 @@ def _arguments(place: Place) -> dict[str, Any]:
         return {"interface": "chdb", "path": place.path, "database": place.database}
     # A column of Parquet may hold nothing in any row; those of the collector's table never do.
     return {"interface": "chdb", "settings": {"schema_inference_make_columns_nullable": "0"}}
+
+
+def check_version(version: str, place: Place) -> None:
+    """Refuse a server that is too old.
+
+    Raises:
+        ReadError: It is.
+    """
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
+        raise ReadError(f"{place}: ClickHouse {'.'.join(map(str, OLDEST))} or later is needed; this is {version}")
 
 
 def credentials(host: str) -> tuple[str | None, str]:

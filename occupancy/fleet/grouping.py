@@ -16,7 +16,14 @@ def _host(url: str) -> str:
     return f"concat(domain({url}), if({port} IN ('0', '80', '443'), '', concat(':', {port})))"
 
 
-MODEL = first(*map(attribute, ("gen_ai.request.model", "gen_ai.response.model", "llm.model_name", "llm.request.model")))
+_MODEL_NAMES = (
+    "gen_ai.request.model",
+    "gen_ai.response.model",
+    "llm.model_name",
+    "llm.request.model",
+    "occupancy.model",
+)
+MODEL = first(*map(attribute, _MODEL_NAMES))
 
 GROUPINGS = {
     "model": first(MODEL, "above_model"),

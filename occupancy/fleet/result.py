@@ -44,7 +44,9 @@ class FleetOccupancy:
     longest_ns: int
     """Duration of the longest call."""
     lookback_ns: int
-    """How long before the window the spans that count could have begun: as long as the longest span before."""
+    """How long before the window calls that count could begin: as long as the longest span, if that is not too long."""
+    is_lookback_short: bool
+    """Whether there are spans that are longer."""
     is_live: bool
     """Whether the window ends now."""
 

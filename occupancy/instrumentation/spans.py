@@ -22,9 +22,9 @@ from occupancy.ledger import ledger
 
 FAILED = frozenset({Outcome.TIMEOUT, Outcome.ERROR, Outcome.CANCELLED})
 FIELDS = (
-    "in_flight_start", "in_flight_end", "wait_first_ms", "total_ms", "outcome", "kind", "label", "run", "attempt",
-    "call_id", "logical_id", "connection_reused", "key_id", "retry_after_s", "limit_requests", "remaining_requests",
-    "limit_tokens", "remaining_tokens",
+    "in_flight_start", "in_flight_end", "wait_first_ms", "total_ms", "outcome", "kind", "label", "model", "run",
+    "attempt", "call_id", "logical_id", "connection_reused", "key_id", "retry_after_s", "limit_requests",
+    "remaining_requests", "limit_tokens", "remaining_tokens",
 )  # fmt: skip
 """Fields of a call that go on its span as they are, as `occupancy.<name>`."""
 PHASES = ("client_ns", "gate_ns", "pool_ns", "connect_ns", "tls_ns", "send_ns", "wait_ns", "receive_ns")

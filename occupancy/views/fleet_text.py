@@ -77,11 +77,15 @@ def limits(found: "FleetOccupancy") -> tuple[str, ...]:
     """Say what the numbers do not show, a sentence each."""
     late = "calls that had not ended are not here"
     if found.is_live:
-        late = f"the last {duration(found.longest_ns)}, the longest call, reads low, and what exporters hold back too"
-    lookback = duration(found.lookback_ns)
+        late = f"the last {_length(found.longest_ns)}, the longest call, reads low, and what exporters hold back too"
+    edge = f"calls that began up to {_length(found.lookback_ns)} before it, the longest span, count from it on"
+    if found.is_lookback_short:
+        edge = (
+            f"calls that began more than {_length(found.lookback_ns)} before it are missed; lookback=... looks further"
+        )
     told = (
         f"late export: spans come when they have ended; {late}",
-        f"left edge: calls that began up to {lookback} before it, the longest span, count from it on",
+        f"left edge: {edge}",
         "sampling: what was not kept does not count; the peak of a sample is not the fleet's",
     )
     if not found.n_bare:

@@ -24,7 +24,7 @@ FETCH_MS = {"x-mock-delay-ms": "500"}
 def run(client: httpx2.Client) -> None:
     def call(step: str, headers: dict[str, str] | None = None) -> None:
         with occupancy.label(step):
-            client.post(f"/generate/{step}", json={}, headers=headers).raise_for_status()
+            client.post(f"/generate/{step}", json={"model": "mock-1"}, headers=headers).raise_for_status()
 
     call("plan")
     with ThreadPoolExecutor() as pool:

@@ -18,6 +18,7 @@ from occupancy.formats.spans import Span
 
 S = 10**9
 HTTP = {"http.request.method": "POST", "url.full": "https://api.example/v1/chat"}
+DRAFT = {"occupancy.label": "draft", "occupancy.model": "tiny"}
 LOCAL = {"http.method": "GET", "http.url": "http://127.0.0.1:8377/generate/plan"}
 
 
@@ -56,7 +57,7 @@ def fleet(end_s):
             parent=2,
         ),
         span("write", 4, first + 15, first + 45, other, parent=1),
-        span("GET", 5, first + 15, first + 45, {**LOCAL, "occupancy.label": "draft"}, parent=4, instance="a-2"),
+        span("GET", 5, first + 15, first + 45, {**LOCAL, **DRAFT}, parent=4, instance="a-2"),
         span(
             "POST /chat", 6, first + 15, first + 45, {"http.route": "/chat"}, parent=5, kind="server", service="proxy"
         ),
@@ -69,7 +70,7 @@ SINCE = 1_800_000_000
 WINDOW = "since=2027-01-15T08:00:00&until=2027-01-15T08:01:00&bucket=30s"
 """The minute of `fleet(SINCE + 60)`, in two buckets."""
 GROUPS = {
-    "model": {"large": ([50 / 30, 0], [2, 0], 2), "small": ([0.5, 0.5], [1, 1], 1)},
+    "model": {"large": ([50 / 30, 0], [2, 0], 2), "tiny": ([0.5, 0.5], [1, 1], 1)},
     "service": {"agent": ([1.5, 0.5], [2, 1], 2), "batch": ([20 / 30, 0], [1, 0], 1)},
     "host": {
         "api.example": ([1, 0], [1, 0], 1),
@@ -145,9 +146,17 @@ def test_the_last_hour_of_a_server_ends_now(url):
     assert abs(time.time() - int(found.total.edges_ns[-1]) / S) < 30
     assert (found.n, found.peak) == (2, 2)
     assert found.limits[0] == (
-        "late export: spans come when they have ended; the last 60.0 s, the longest call, reads low, "
+        "late export: spans come when they have ended; the last 1 min, the longest call, reads low, "
         "and what exporters hold back too"
     )
+
+
+def test_a_call_that_began_before_the_lookback_is_missed_and_that_is_told(url):
+    late = "since=2027-01-15T08:00:20&until=2027-01-15T08:01:00&bucket=40s"
+    seen, missed = occupancy.query(f"{url}?{late}"), occupancy.query(f"{url}?{late}&lookback=10s")
+    # plan's request began 50 s before, write's 5 s; the span of the agent, of 90 s, is longer than both.
+    assert (seen.n, seen.total.in_flight_ns.tolist(), seen.is_lookback_short) == (2, [35 * S], False)
+    assert (missed.n, missed.total.in_flight_ns.tolist(), missed.is_lookback_short) == (1, [25 * S], True)
 
 
 def test_what_is_asked_is_no_call_of_the_program(url):
@@ -216,11 +225,11 @@ def test_show(url):
         "model  calls  mean  peak  highest in each part of the window",
         "(all)      3  1.33     3  31",
         "large      2  0.83     2  2_",
-        "small      1  0.50     1  11",
+        "tiny       1  0.50     1  11",
         "",
         "- late export: spans come when they have ended; calls that had not ended are not",
         "  here",
-        "- left edge: calls that began up to 90.0 s before it, the longest span, count",
+        "- left edge: calls that began up to 1.5 min before it, the longest span, count",
         "  from it on",
         "- sampling: what was not kept does not count; the peak of a sample is not the",
         "  fleet's",
@@ -253,7 +262,7 @@ def test_plot(url, tmp_path):
 
 def test_a_table_for_pandas(url):
     frame = occupancy.query(f"{url}?{WINDOW}&by=model").to_pandas()
-    assert frame["group"].fillna("all").tolist() == ["all", "all", "large", "large", "small", "small"]
+    assert frame["group"].fillna("all").tolist() == ["all", "all", "large", "large", "tiny", "tiny"]
     assert frame["peak"].tolist() == [3, 1, 2, 0, 1, 1]
     assert frame["begun"].tolist() == [3, 0, 2, 0, 1, 0]
     assert frame["start"].astype(str).tolist()[:2] == ["2027-01-15 08:00:00+00:00", "2027-01-15 08:00:30+00:00"]

@@ -82,6 +82,11 @@ def test_calls_carry_how_many_are_in_flight(run: Run) -> None:
     assert counts == {"plan": (1, 1), "tool_search": (1, 2), "tool_fetch": (2, 1), "recap": (1, 1)}
 
 
+def test_calls_carry_what_a_fleet_is_grouped_by(run: Run) -> None:
+    attributes = run.spans["plan"]["attributes"]
+    assert (attributes["occupancy.label"], attributes["occupancy.model"]) == ("plan", "mock-1")
+
+
 def test_calls_lie_below_the_span_that_was_current(run: Run) -> None:
     above = run.spans["agent"]["context"]["span_id"] if "agent" in run.spans else None
     assert {run.spans[step]["parent_id"] for step in STEPS} == {above}

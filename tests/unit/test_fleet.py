@@ -4,14 +4,16 @@ import sys
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from matplotlib.collections import QuadMesh
 from matplotlib.dates import num2date
 
 import occupancy
+from occupancy import cli
 from occupancy.analysis.buckets import Buckets
-from occupancy.errors import DependencyError, InputError
+from occupancy.errors import DependencyError, InputError, ReadError
 from occupancy.fleet.api import WIDTHS_NS, _edges
-from occupancy.fleet.connection import credentials
+from occupancy.fleet.connection import check_version, credentials
 from occupancy.fleet.question import Engine, Place, Question, parse
 from occupancy.fleet.result import FleetOccupancy, Group
 from occupancy.views.fleet_text import fleet_report
@@ -98,6 +100,17 @@ def test_a_password_in_an_address_is_refused_and_not_repeated():
     assert "s3cret" not in str(told.value)
 
 
+@pytest.mark.parametrize(
+    "command", [["report", "-o", "page.html"], ["convert", "calls.json"], ["compare", "calls.csv"]]
+)
+def test_commands_on_calls_say_that_a_fleet_has_none(command):
+    name, *rest = command
+    result = CliRunner().invoke(cli.group, [name, "clickhouse://me:s3cret@db", *rest])
+    assert str(result.exception) == (
+        "clickhouse://: of a fleet there are counts and no calls; ask occupancy show or occupancy plot"
+    )
+
+
 # The connection
 
 
@@ -114,6 +127,16 @@ def test_credentials_are_those_of_the_environment(monkeypatch, tmp_path):
     assert credentials("db") == ("me", "")
     monkeypatch.setenv("CLICKHOUSE_PASSWORD", "mine")
     assert credentials("db") == ("me", "mine")
+
+
+def test_a_server_that_is_too_old_is_refused():
+    place, _ = parse("clickhouse://db")
+    for version in ("24.4.1.2088", "26.9.2.1", "100.1"):
+        check_version(version, place)
+    with pytest.raises(
+        ReadError, match=r"^clickhouse://db:8123: ClickHouse 24.4 or later is needed; this is 23.12.1.1$"
+    ):
+        check_version("23.12.1.1", place)
 
 
 def test_without_the_client_it_says_what_to_install(monkeypatch):
@@ -150,7 +173,8 @@ def buckets(peaks, in_flight_s):
 def result(groups, total, **changes):
     values = {
         "source": "clickhouse://db:8123/otel", "service": "agent", "select": None, "by": "model",
-        "n_groups": len(groups), "n_bare": 0, "longest_ns": 44 * S, "lookback_ns": 90 * S, "is_live": True,
+        "n_groups": len(groups), "n_bare": 0, "longest_ns": 44 * S, "lookback_ns": 90 * S,
+        "is_lookback_short": False, "is_live": True,
     }  # fmt: skip
     return FleetOccupancy(**{**values, **changes}, total=total, groups=tuple(Group(*group) for group in groups))
 
@@ -173,12 +197,19 @@ def test_report():
         "",
         "- late export: spans come when they have ended; the last 44.0 s, the longest",
         "  call, reads low, and what exporters hold back too",
-        "- left edge: calls that began up to 90.0 s before it, the longest span, count",
+        "- left edge: calls that began up to 1.5 min before it, the longest span, count",
         "  from it on",
         "- sampling: what was not kept does not count; the peak of a sample is not the",
         "  fleet's",
     ]
     assert str(found) == fleet_report(found)
+
+
+def test_a_lookback_that_is_too_short_is_told():
+    found = result([], buckets([1], [60]), lookback_ns=86_400 * S, is_lookback_short=True)
+    assert found.limits[1] == (
+        "left edge: calls that began more than 1 d before it are missed; lookback=... looks further"
+    )
 
 
 def test_spans_that_may_end_with_the_headers_are_told():

@@ -417,7 +417,8 @@ def test_attributes_of_an_empty_call_are_those_that_it_always_has() -> None:
 
 def test_attributes_of_a_full_call() -> None:
     call = Call(
-        call_id=4, logical_id=3, attempt=1, kind="generate", label="plan", run="r#1", outcome=Outcome.HTTP_ERROR,
+        call_id=4, logical_id=3, attempt=1, kind="generate", label="plan", model="m-1", run="r#1",
+        outcome=Outcome.HTTP_ERROR,
         start_ns=1_000_000, first_byte_ns=3_000_000, end_ns=6_000_000, in_flight_start=2, in_flight_end=1,
         client_ns=1_000, gate_ns=2_000, pool_ns=3_000, connect_ns=4_000, tls_ns=5_000, send_ns=6_000, wait_ns=7_000,
         receive_ns=8_000, connection_reused=False, error_type="429", call_stack=(Frame("/app/main.py", 3, "main"),),
@@ -432,6 +433,7 @@ def test_attributes_of_a_full_call() -> None:
         "occupancy.outcome": "http_error",
         "occupancy.kind": "generate",
         "occupancy.label": "plan",
+        "occupancy.model": "m-1",
         "occupancy.run": "r#1",
         "occupancy.attempt": 1,
         "occupancy.call_id": 4,
