@@ -239,6 +239,9 @@ class Call:
 STAMPS = ("start_ns", "headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns", "end_ns", "released_ns")
 """The fields that are times on the monotonic clock, in their order."""
 
+NUMBERS = ("call_id", "logical_id", "needs")
+"""The fields that hold the number of a call: above 0, where there is one."""
+
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Call) if field.repr)
 """Names of the fields of `Call` in their order: the columns of a log, a CSV file and a journal."""
 

@@ -13,6 +13,7 @@ from occupancy.flight import Flight
 from occupancy.journal import Journal
 from occupancy.ledger import ledger
 from occupancy.rows import Rows
+from occupancy.step_names import LABEL_LENGTH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -396,7 +397,7 @@ class OccupancyLog:
             raise InputError(f"kind must be one of {', '.join(Kind)}, not {kind!r}")
         call = Call(kind=kind, client=client, host=host, path=path, model=model)
         _guard.guarded(caller.describe)(call)
-        call.label = label[: caller.LABEL_LENGTH]
+        call.label = label[:LABEL_LENGTH]
         call.start_ns = monotonic_ns()
         others = tuple(log for log in ledger.logs if log is not self)
         flight = ledger.start(call, (*others, self))

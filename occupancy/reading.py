@@ -1,14 +1,10 @@
 """`occupancy.read`: a file of calls or spans as a log, its format known by its contents."""
 
 import gc
-import gzip
 import io
 import os
-import zlib
-from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from occupancy.errors import ReadError
@@ -25,16 +21,17 @@ from occupancy.formats import (
     readable_spans,
 )
 from occupancy.formats.json_documents import parse
-from occupancy.formats.recording import ColumnRecording, Recording, as_columns
+from occupancy.formats.opened_file import OpenedFile, opened
+from occupancy.formats.recording import ColumnRecording, Recording, as_columns, joined
 from occupancy.formats.selection import Selection
 from occupancy.formats.span_calls import to_recording
 from occupancy.formats.spans import Spans
 from occupancy.log import OccupancyLog
 
-_GZIP = b"\x1f\x8b"
-
 _SPANS = (otlp_json, jaeger_json, phoenix_json, readable_spans, langfuse_json)
 """Formats of spans, known by what their JSON holds."""
+_LISTS = ("data", "spans", "observations")
+"""Where a backend's answer has them."""
 
 
 def read(path: str | os.PathLike[str], select: str | None = None) -> OccupancyLog:
@@ -64,38 +61,47 @@ def read(path: str | os.PathLike[str], select: str | None = None) -> OccupancyLo
 
         found, name = pull(name), name.partition("?")[0]
         return _to_log(to_recording(found, selection, name), name)
-    with _opened(name) as file, _no_collection():
-        return _to_log(_recording(file, name, selection), name)
+    with opened(name) as opened_file, _no_collection():
+        return _to_log(_recording(opened_file, name, selection), name)
 
 
-@contextmanager
-def _opened(name: str) -> "Iterator[io.BufferedReader[Any]]":
-    """Open a file, or what gzip has compressed in it, behind the mark that some editors begin a text with."""
+def _recording(opened_file: OpenedFile, name: str, selection: Selection) -> ColumnRecording:
+    """What a file holds, as far as it is whole."""
     try:
-        with Path(name).open("rb") as plain:
-            compressed = plain.peek(len(_GZIP)).startswith(_GZIP)
-            with io.BufferedReader(gzip.GzipFile(fileobj=plain)) if compressed else plain as file:
-                if file.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
-                    file.read(len(BOM_UTF8))
-                yield file
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ReadError(f"{name}: broken gzip: {error}") from error
-    except OSError as error:
-        raise ReadError(f"cannot read {name!r}: {error.strerror}") from error
+        recording = _of_file(opened_file.file, name, selection)
+    except ReadError as error:
+        if opened_file.damage is None:
+            raise
+        raise ReadError(f"{name}: {opened_file.damage}") from error
+    if opened_file.damage is not None:
+        recording.bad_rows.append(f"{name}: {opened_file.damage}: what it held behind that is lost")
+    return recording
 
 
-def _recording(file: "io.BufferedReader[Any]", name: str, selection: Selection) -> ColumnRecording | Recording:
-    if file.peek(len(journal_lines.PREFIX)).startswith(journal_lines.PREFIX.encode()):
+def _of_file(file: "io.BufferedReader[Any]", name: str, selection: Selection) -> ColumnRecording:
+    beginning = file.peek(len(journal_lines.PREFIX))
+    if beginning.startswith(journal_lines.PREFIX.encode()):
         return _selected(journal_file.read(file, name), selection)
+    _check_beginning(beginning.decode("utf-8", errors="replace"), name)  # before all of it is read
     text = file.read().decode("utf-8", errors="replace")
     if text.startswith(occupancy_csv.PREFIX):
         return _selected(occupancy_csv.read(text, name), selection)
     if text.lstrip()[:1] in ("{", "["):
         return _of_json(text, name, selection)
-    if arrivals_csv.recognise(text.partition("\n")[0]):
-        return _selected(arrivals_csv.read(text, name), selection)
-    beginning = text[:40].splitlines()[0] if text.strip() else "nothing"
-    raise ReadError(f"{name}: no format that we read; it begins with {beginning!r}")
+    return _selected(arrivals_csv.read(text, name), selection)
+
+
+def _check_beginning(beginning: str, name: str) -> None:
+    """Refuse a file of no format that we read.
+
+    Raises:
+        ReadError: It is of none.
+    """
+    if not beginning.strip():
+        raise ReadError(f"{name}: the file is empty")
+    is_known = beginning.startswith(occupancy_csv.PREFIX) or beginning.lstrip()[:1] in ("{", "[")
+    if not is_known and not arrivals_csv.recognise(beginning.partition("\n")[0]):
+        raise ReadError(f"{name}: no format that we read; it begins with {beginning[:40].splitlines()[0]!r}")
 
 
 def _selected(recording: ColumnRecording | Recording, selection: Selection) -> ColumnRecording:
@@ -104,24 +110,38 @@ def _selected(recording: ColumnRecording | Recording, selection: Selection) -> C
     return found
 
 
-def _of_json(text: str, name: str, selection: Selection) -> ColumnRecording | Recording:
-    found, known = Spans(), False
+def _of_json(text: str, name: str, selection: Selection) -> ColumnRecording:
+    found, parts, has_spans = Spans(), [], False
+    archives: list[Any] = []
     for document in parse(text, name):
-        if har.recognise(document.value):
-            return _selected(har.read(document.value, document.place), selection)
         reader = next((reader for reader in _SPANS if reader.recognise(document.value)), None)
-        if reader is not None:
-            known = True
+        if har.recognise(document.value):
+            if document.value not in archives:  # a file that holds another twice
+                archives.append(document.value)
+                parts.append(_selected(har.read(document.value, document.place), selection))
+        elif reader is not None:
+            has_spans = True
             reader.read(document.value, document.place, found)
-        else:
+        elif not _is_empty(document.value):
             found.bad_rows.append(f"{document.place}: {document.error or _unknown(document.value)}")
-    if not known:
+    if found.bad_rows and not parts and not has_spans:
         raise ReadError(found.bad_rows[0])
-    return to_recording(found, selection, name)
+    if has_spans or not parts:
+        parts.append(as_columns(to_recording(found, selection, name)))
+    else:
+        parts[0].bad_rows += found.bad_rows
+    return joined(parts)
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a document is the answer of a backend that has found nothing."""
+    return value == [] or (isinstance(value, dict) and any(value.get(name) == [] for name in _LISTS))
 
 
 def _unknown(value: Any) -> str:
     value = value[0] if isinstance(value, list) and value else value
+    if isinstance(value, dict) and "traceEvents" in value:
+        return "a Chrome trace, which is for looking: read what it was made of"
     members = f" with {', '.join(map(str, list(value)[:6]))}" if isinstance(value, dict) and value else ""
     return f"JSON of no format that we read{members}"
 

@@ -13,6 +13,7 @@ from occupancy.caller.groups import siblings
 from occupancy.caller.labels import current_after, current_label, current_run
 from occupancy.caller.spans_above import model_span_above, span_above, trace_api
 from occupancy.caller.tasks import current_task, root_flow, sync_in_event_loop
+from occupancy.step_names import LABEL_LENGTH, step_name
 
 __all__ = [
     "SHARED_BY_ATTEMPTS",
@@ -27,9 +28,6 @@ __all__ = [
     "trace_api",
     "within_tracked_call",
 ]
-
-LABEL_LENGTH = 200
-"""Characters of a label that are kept."""
 
 SHARED_BY_ATTEMPTS = (
     "logical_id", "parent_span_id", "trace_id", "run", "kind", "label", "after", "needs", "async_task", "thread",
@@ -60,7 +58,7 @@ def describe_flow(call: Call, step: str | None, *, with_stack: bool = True) -> N
     if with_stack:
         call.call_stack = call_stack()
     site = call.call_site
-    label = current_label() or step or (site.function if site else None)
+    label = current_label() or (step and step_name(step)) or (site.function if site else None)
     call.label = label and label[:LABEL_LENGTH]
     call.after = "\n".join(current_after()) or None
     call.run = current_run() or call.trace_id or flow.root

@@ -1,16 +1,17 @@
 """Tables of requests to a model as traces of clusters have them: when each came, and how long it took."""
 
 import csv
-import io
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 from occupancy.call import Call, Kind, Outcome
 from occupancy.errors import ReadError
+from occupancy.formats.call_records import checked
+from occupancy.formats.csv_rows import rows_of
 from occupancy.formats.recording import Recording, number_calls
 from occupancy.formats.span_fields import text, whole
-from occupancy.formats.spans import UNREADABLE
+from occupancy.formats.spans import UNREADABLE, reason_of
 from occupancy.formats.times import FAR_NS, unix_ns
 
 _ARRIVALS = ("timestamp",)
@@ -25,7 +26,7 @@ def recognise(head: str) -> bool:
 
 
 def _columns(head: str) -> list[str]:
-    return [column.strip().lower() for column in head.split(",")]
+    return [column.strip().lower() for column in next(csv.reader([head]), [])]
 
 
 def read(text: str, name: str) -> Recording:
@@ -49,11 +50,13 @@ def read(text: str, name: str) -> Recording:
             f"took ({', '.join(_ELAPSED)}, in seconds): without durations nothing is known to be in flight"
         )
     recording = Recording()
-    for number, row in enumerate(csv.DictReader(io.StringIO(body), fieldnames=columns), start=2):
+    for line, row in rows_of(body):
         try:
-            recording.calls.append(_to_call(row))
+            if isinstance(row, csv.Error):
+                raise ValueError(str(row))
+            recording.calls.append(checked(_to_call(dict(zip(columns, row, strict=False)))))
         except UNREADABLE as error:
-            recording.bad_rows.append(f"{name}:{number}: {error}")
+            recording.bad_rows.append(f"{name}:{line + 1}: {reason_of(error)}")
     number_calls([(None, call) for call in recording.calls])
     recording.origin_ns = recording.origin_unix_ns = min((call.start_ns for call in recording.calls), default=0)
     return recording

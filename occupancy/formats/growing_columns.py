@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import lt
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -72,6 +73,9 @@ class _Part:
             for (name, convert), values in zip(self._converters, zip(*rows, strict=True), strict=True)
             if convert is not None
         ]
+        found = dict(converted)
+        if any(map(lt, found.get("end_ns", ()), found.get("start_ns", ()))):
+            raise ValueError(f"ends at {found['end_ns'][0]}, before it starts, at {found['start_ns'][0]}")
         for name, values in converted:
             if name in self.kept:
                 self.kept[name].extend(values)

@@ -6,13 +6,13 @@ What HAR has no place for is in `_occupancy` members, as the format allows: our 
 import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 from occupancy.call import STAMPS, Call, Outcome
 from occupancy.errors import ReadError
-from occupancy.formats.call_records import SCHEMA, to_call, to_record
+from occupancy.formats.call_records import SCHEMA, checked, to_call, to_record
 from occupancy.formats.recording import Recording, number_calls
-from occupancy.formats.span_fields import text, whole
+from occupancy.formats.span_fields import of_url, text, whole
 from occupancy.formats.spans import UNREADABLE, listed, reason_of
 from occupancy.formats.times import FAR_NS, ns_to_iso, unix_ns
 from occupancy.kinds import kind_of
@@ -25,6 +25,8 @@ OWN = "_occupancy"
 BEFORE_BODY = ("blocked", "dns", "connect", "send", "wait")
 """Phases before the answer begins; `ssl` lies inside `connect`."""
 NO_BODY = (204, 304)
+NOT_SENT = ("data:", "blob:", "about:", "file:")
+"""How URLs begin of which nothing is asked of a server."""
 
 
 def recognise(document: Any) -> bool:
@@ -53,7 +55,9 @@ def read(document: Any, place: str) -> Recording:
         entries, recording.bad_rows = [], [f"{place}: {error}"]
     for number, entry in enumerate(entries, start=1):
         try:
-            recording.calls.append(_to_call(entry, client, origin_unix_ns))
+            if str(entry["request"]["url"]).startswith(NOT_SENT):
+                continue
+            recording.calls.append(checked(_to_call(entry, client, origin_unix_ns)))
         except UNREADABLE as error:
             recording.bad_rows.append(f"{place}: entry {number}: {reason_of(error)}")
     number_calls([(call.pid, call) for call in recording.calls])
@@ -139,12 +143,10 @@ def _outcome(entry: Mapping[str, Any], status: int | None) -> dict[str, Any]:
 
 
 def _target(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    port = parts.port
-    host = parts.hostname or ""
-    return host if port in (None, {"http": 80, "https": 443}.get(parts.scheme)) else f"{host}:{port}", unquote(
-        parts.path
-    )
+    scheme, host, port, path = of_url(url)
+    if host is not None and port not in (None, {"http": 80, "https": 443}.get(scheme or "")):
+        host = f"{host}:{port}"
+    return host or "", path or ""
 
 
 def _model(request: Mapping[str, Any]) -> str | None:

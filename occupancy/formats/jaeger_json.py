@@ -19,7 +19,7 @@ class _Raw(NamedTuple):
 
 def recognise(document: Any) -> bool:
     """Whether a JSON document holds traces of Jaeger."""
-    return any(isinstance(trace, dict) and "traceID" in trace and "spans" in trace for trace in _traces(document)[:1])
+    return any(isinstance(trace, dict) and "traceID" in trace and "spans" in trace for trace in _traces(document))
 
 
 def read(document: Any, place: str, found: Spans) -> None:

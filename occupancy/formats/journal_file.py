@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from occupancy.analysis.columns import MISSING
 from occupancy.analysis.steps import counted
-from occupancy.call import FIELD_TYPES, STAMPS
+from occupancy.call import FIELD_TYPES, NUMBERS, STAMPS
 from occupancy.formats import json_values
 from occupancy.formats.growing_columns import GrowingColumns
 from occupancy.formats.journal_lines import HEAD, HEAD_START, Process, Processes, parse, parts_of, reason_of
@@ -89,7 +89,10 @@ class _Reader:
         """Numbers of lines, and why they could not be read."""
 
     def _number_of(self, process: str) -> int:
-        return self.processes.by_name[process].number
+        known = self.processes.by_name.get(process)
+        if known is None:
+            raise ValueError(f"no line of process {process!r} says which clock is its own")
+        return known.number
 
     def take_all(self, file: BinaryIO) -> None:
         """Read a file, then the starts that no end has followed."""
@@ -207,5 +210,5 @@ def _join(columns: Columns, processes: Iterable[Process]) -> None:
                 columns[name] = columns[name] + np.where(mine & (columns[name] != MISSING), process.shift_ns, 0)
         shift, highest = highest, highest + int(columns["call_id"][mine].max(initial=0))
         if shift:
-            for name in ("call_id", "logical_id", "needs"):
+            for name in NUMBERS:
                 columns[name] = columns[name] + np.where(mine & (columns[name] > 0), shift, 0)

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from occupancy.call import FIELD_TYPES, FIELDS, STAMPS, Frame
+from occupancy.call import FIELD_TYPES, FIELDS, NUMBERS, STAMPS, Frame
 from occupancy.formats.growing_columns import Convert, Kept
 from occupancy.formats.times import FAR_NS
 
@@ -41,14 +41,14 @@ def _converter(name: str) -> Convert:
         return _flags
     if float in types:
         return _seconds
-    return _stamps if name in STAMPS else _whole_numbers
+    return _bounded if name in (*STAMPS, *NUMBERS) else _whole_numbers
 
 
 def _whole_numbers(values: Sequence[Any]) -> Kept:
     return array("q", values)
 
 
-def _stamps(values: Sequence[Any]) -> Kept:
+def _bounded(values: Sequence[Any]) -> Kept:
     if max(values) >= FAR_NS or min(values) <= -FAR_NS:
         raise OverflowError
     return array("q", values)

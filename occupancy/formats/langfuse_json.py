@@ -14,9 +14,7 @@ MS = 1_000_000
 
 def recognise(document: Any) -> bool:
     """Whether a JSON document holds observations of Langfuse."""
-    return any(
-        not isinstance(raw, ValueError) and _is_observation(raw) for raw in list(_raw_observations(document))[:1]
-    )
+    return any(_is_observation(raw) for raw in _raw_observations(document))
 
 
 def read(document: Any, place: str, found: Spans) -> None:

@@ -5,15 +5,18 @@ most asked for in seconds and ms. An absent value is an empty field.
 """
 
 import csv
-import io
 import json
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from occupancy.call import FIELD_TYPES, FIELDS, STAMPS, Call, Frame
+from occupancy.call import FIELD_TYPES, FIELDS, STAMPS, Call
 from occupancy.errors import InputError, ReadError
-from occupancy.formats.recording import Recording
+from occupancy.formats.call_records import checked, field_value
+from occupancy.formats.csv_rows import rows_of
+from occupancy.formats.recording import ColumnRecording, Recording, as_columns, joined
+from occupancy.formats.spans import UNREADABLE, reason_of, shown
+from occupancy.formats.times import FAR_NS
 from occupancy.formats.writing import write
 
 if TYPE_CHECKING:
@@ -85,61 +88,75 @@ def _field(value: Any) -> str:
     return '"' + text.replace('"', '""') + '"' if any(sign in text for sign in ',"#\r\n') else text
 
 
-def read(text: str, name: str) -> Recording:
-    """Read the calls of a CSV file.
+def read(text: str, name: str) -> ColumnRecording:
+    """Read the calls of a CSV file, or of several that were put one behind another.
 
     Args:
         text: Its contents.
         name: The file's name, for messages.
 
     Returns:
-        The calls on a clock whose 0 is the log's origin.
+        The calls on a clock whose 0 is the first log's origin.
 
     Raises:
         ReadError: The metadata are missing, are of a newer version, or a needed column is missing.
     """
-    head, _, body = text.partition("\n")
-    recording = Recording(origin_unix_ns=_read_metadata(head, name))
-    rows = csv.DictReader(io.StringIO(body))
-    if rows.fieldnames is None or "start_ns" not in rows.fieldnames:
-        raise ReadError(f"{name}: no column start_ns: this is no CSV file of calls")
-    for row in rows:
+    parts: list[Recording] = []
+    headings: list[str] = []
+    for line, row in rows_of(text):
         try:
-            recording.calls.append(_read_call(row))
-        except (ValueError, TypeError) as error:
-            recording.bad_rows.append(f"{name}:{rows.line_num + 1}: {error}")
-    return recording
+            if isinstance(row, csv.Error):
+                raise ValueError(str(row))
+            if row[0].startswith(PREFIX):
+                origin_unix_ns, headings = _read_metadata(",".join(row), f"{name}:{line}"), []
+                parts.append(Recording(origin_unix_ns=origin_unix_ns))
+            elif not headings:
+                headings = _read_headings(row, name)
+            else:
+                parts[-1].calls.append(_read_call(dict(zip(headings, row, strict=False)), origin_unix_ns))
+        except UNREADABLE as error:
+            parts[-1].bad_rows.append(f"{name}:{line}: {reason_of(error)}")
+    if not headings:
+        _read_headings([], name)
+    return joined([as_columns(part) for number, part in enumerate(parts) if part.calls not in _calls(parts[:number])])
 
 
-def _read_metadata(head: str, name: str) -> int:
+def _calls(parts: list[Recording]) -> list[list[Call]]:
+    return [part.calls for part in parts if part.calls]
+
+
+def _read_headings(row: list[str], name: str) -> list[str]:
+    if "start_ns" not in row:
+        raise ReadError(f"{name}: no column start_ns: this is no CSV file of calls")
+    return row
+
+
+def _read_metadata(head: str, place: str) -> int:
     try:
         metadata = json.loads(head.removeprefix(PREFIX))
         schema, origin_unix_ns = int(metadata["schema"]), int(metadata["origin_unix_ns"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ReadError(f"{name}:1: the metadata cannot be read: {error}") from error
+        if not 0 <= origin_unix_ns < FAR_NS:
+            raise ValueError(f"origin_unix_ns cannot be {shown(origin_unix_ns)}")
+    except UNREADABLE as error:
+        raise ReadError(f"{place}: the metadata cannot be read: {reason_of(error)}") from error
     if schema > SCHEMA:
-        raise ReadError(f"{name}: version {schema} is newer than this occupancy, which reads up to {SCHEMA}")
+        raise ReadError(f"{place}: version {schema} is newer than this occupancy, which reads up to {SCHEMA}")
     return origin_unix_ns
 
 
-def _read_call(row: dict[str, Any]) -> Call:
-    values = {}
-    for name in FIELDS:
-        text = row.get(name)
-        if text:
-            values[name] = _read_value(name, text)
+def _read_call(row: dict[str, str], origin_unix_ns: int) -> Call:
+    values = {name: _read_value(name, row[name]) for name in FIELDS if row.get(name)}
     if "start_ns" not in values:
         raise ValueError("start_ns is missing")
-    return Call(**values)
+    return checked(Call(**values), origin_unix_ns)
 
 
 def _read_value(name: str, text: str) -> Any:
-    if name == "call_stack":
-        return tuple(Frame(str(file), int(line), str(function)) for file, line, function in json.loads(text))
     try:
-        return _PARSERS[name](text)
+        value = json.loads(text) if name == "call_stack" else _PARSERS[name](text)
     except (ValueError, KeyError):
-        raise ValueError(f"{name} cannot be {text!r}") from None
+        raise ValueError(f"{name} cannot be {shown(text)}") from None
+    return field_value(name, value)
 
 
 def _parser(types: tuple[type, ...]) -> Callable[[str], Any]:

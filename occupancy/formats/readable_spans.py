@@ -10,7 +10,7 @@ def recognise(document: Any) -> bool:
     """Whether a JSON document holds such spans: one, a list of them, or an object with such a list."""
     return any(
         isinstance(span, dict) and "kind" in span and "start_time" in span and isinstance(span.get("context"), dict)
-        for span in _raw_spans(document)[:1]
+        for span in _raw_spans(document)
     )
 
 

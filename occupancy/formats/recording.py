@@ -2,9 +2,13 @@
 
 import dataclasses
 from collections.abc import Hashable, Sequence
+from typing import Any
 
-from occupancy.analysis.columns import Columns, columns_of
-from occupancy.call import Call
+import numpy as np
+from numpy.typing import NDArray
+
+from occupancy.analysis.columns import MISSING, Columns, columns_of
+from occupancy.call import FIELDS, NUMBERS, STAMPS, Call
 
 
 @dataclasses.dataclass(slots=True)
@@ -38,6 +42,37 @@ def as_columns(recording: Recording | ColumnRecording) -> ColumnRecording:
     return ColumnRecording(
         columns_of(recording.calls), recording.origin_ns, recording.origin_unix_ns, recording.bad_rows
     )
+
+
+def joined(parts: Sequence[ColumnRecording]) -> ColumnRecording:
+    """Put recordings together, on the clock of the first, each with its calls numbered behind those before it.
+
+    Args:
+        parts: One or more.
+    """
+    first, *others = parts
+    if not others:
+        return first
+    offset_ns, highest = first.origin_unix_ns - first.origin_ns, 0
+    columns = []
+    for part in parts:
+        shift_ns = part.origin_unix_ns - part.origin_ns - offset_ns
+        stamps = {name: _shifted(part.columns[name], shift_ns, MISSING) for name in STAMPS}
+        numbers = {name: _shifted(part.columns[name], highest, 0) for name in NUMBERS}
+        columns.append({**part.columns, **stamps, **numbers})
+        highest = int(columns[-1]["call_id"].max(initial=highest))
+    origin_unix_ns = min((part.origin_unix_ns for part in parts if part.columns["start_ns"].size), default=offset_ns)
+    return ColumnRecording(
+        {name: np.concatenate([part[name] for part in columns]) for name in FIELDS},
+        origin_unix_ns - offset_ns,
+        origin_unix_ns,
+        [row for part in parts for row in part.bad_rows],
+    )
+
+
+def _shifted(column: NDArray[Any], by: int, above: int) -> NDArray[Any]:
+    """A column, of which the values above one are shifted."""
+    return np.where(column > above, column + by, column)
 
 
 def number_calls(calls: Sequence[tuple[Hashable, Call]]) -> None:

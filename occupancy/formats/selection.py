@@ -47,7 +47,7 @@ class Selection:
             case "http":
                 return tree.leaves(spans, span_kinds.is_http)
             case "genai":
-                return tree.leaves(spans, span_kinds.is_inference)
+                return tree.leaves(spans, span_kinds.is_model_request)
             case "all":
                 return list(spans)
             case "client":

@@ -6,12 +6,14 @@ from typing import Any
 from occupancy.call import Call, Kind, Outcome
 from occupancy.errors import ReadError
 from occupancy.formats import span_fields
+from occupancy.formats.call_records import SCHEMA, checked
 from occupancy.formats.recording import Recording, number_calls
 from occupancy.formats.selection import Selection
-from occupancy.formats.span_kinds import Tree, is_http, is_inference, is_step
+from occupancy.formats.span_kinds import OWN, Tree, is_http, is_inference, is_step
 from occupancy.formats.spans import UNREADABLE, Span, Spans, hex_id, reason_of
 from occupancy.formats.times import FAR_NS
 from occupancy.kinds import kind_of
+from occupancy.step_names import step_name
 
 SCHEMA_NAME = "occupancy.schema"
 """Attribute of a resource: its spans were written by us, so each holds its call whole."""
@@ -33,19 +35,21 @@ def to_recording(found: Spans, selection: Selection, name: str) -> Recording:
         The calls on a clock that shows Unix time. Second 0 is the first start, or where our own log began.
 
     Raises:
-        ReadError: There are spans, and none is a call.
+        ReadError: There are spans, and none is a call; or a newer version of ours has written them.
     """
-    tree = Tree(found.spans)
-    chosen = sorted(selection.spans(found.spans, tree), key=lambda span: span.start_ns)
-    if found.spans and not chosen and selection.is_default:
-        n = len(found.spans)
+    spans = _distinct(found.spans)
+    tree = Tree(spans)
+    chosen = sorted(selection.spans(spans, tree), key=lambda span: span.start_ns)
+    if spans and not chosen and selection.is_default:
+        n = len(spans)
         subject = "its one span is not" if n == 1 else f"none of its {n} spans is"
         raise ReadError(f"{name}: {subject} a request of a client or to a model; --select all counts every span")
     recording = Recording(bad_rows=list(found.bad_rows))
     made: list[tuple[Span, Call]] = []
     for span in chosen:
+        _check_version(span, name)
         try:
-            made.append((span, _to_call(span, tree)))
+            made.append((span, checked(_to_call(span, tree))))
         except UNREADABLE as error:
             recording.bad_rows.append(f"{name}: span {span.span_id or repr(span.name)}: {reason_of(error)}")
     _number(made, tree)
@@ -56,6 +60,22 @@ def to_recording(found: Spans, selection: Selection, name: str) -> Recording:
     first_ns = min((call.start_ns for call in recording.calls), default=0)
     recording.origin_ns = recording.origin_unix_ns = min(known, default=first_ns)
     return recording
+
+
+def _distinct(spans: Iterable[Span]) -> list[Span]:
+    """Each span once: a collector that tries again, or a file that was put together of others, has some twice."""
+    found: dict[tuple[object, ...], Span] = {}
+    for span in spans:
+        number = str(span.attributes.get(OWN))  # of ours, the attempts of one request may share a span's id
+        key = (span.trace_id, span.span_id, span.kind, span.start_ns, span.end_ns, number)
+        found.setdefault((id(span),) if span.span_id is None else key, span)
+    return list(found.values())
+
+
+def _check_version(span: Span, name: str) -> None:
+    version = span_fields.whole(span.resource.get(SCHEMA_NAME))
+    if version is not None and version > SCHEMA:
+        raise ReadError(f"{name}: version {version} is newer than this occupancy, which reads up to {SCHEMA}")
 
 
 def _to_call(span: Span, tree: Tree) -> Call:
@@ -107,17 +127,16 @@ def _kind(span: Span, model_span: Span | None, target: dict[str, Any]) -> Kind:
 
 
 def _model_above(span: Span, tree: Tree) -> Span | None:
-    return next((above for above in tree.ancestors(span) if is_inference(above)), None) if is_http(span) else None
+    return tree.nearest(span, is_inference) if is_http(span) else None
 
 
 def _label(span: Span, tree: Tree) -> str | None:
     """The step that a call belongs to: a request's is the model, agent or tool above it, else the span it is under."""
     if is_http(span):
-        above = list(tree.ancestors(span))
-        step = next((ancestor for ancestor in above if is_step(ancestor)), above[0] if above else None)
+        step = tree.nearest(span, is_step) or next(tree.ancestors(span), None)
         if step is not None:
-            return step.name or None
-    return span.name or None
+            return step_name(step.name) or None
+    return step_name(span.name) or None
 
 
 def _number(made: list[tuple[Span, Call]], tree: Tree) -> None:

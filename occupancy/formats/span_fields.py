@@ -131,28 +131,44 @@ def others_stamps(span: Span) -> dict[str, int | None]:
 def target(span: Span) -> dict[str, Any]:
     """Where a call goes: `method`, `host` (with the port where it is not the scheme's own) and `path`."""
     attributes = span.attributes
-    scheme, host, port, path = _of_url(text(first(attributes, "url.full", "http.url")))
+    scheme, host, port, path = of_url(text(first(attributes, "url.full", "http.url")))
     scheme = scheme or text(first(attributes, "url.scheme", "http.scheme"))
     if host is None:
-        host = text(first(attributes, "server.address", "net.peer.name", "http.host", "net.peer.ip"))
-        port = whole(first(attributes, "server.port", "net.peer.port"), 65536)
+        host, port = _address(text(first(attributes, "server.address", "net.peer.name", "http.host", "net.peer.ip")))
+        port = whole(first(attributes, "server.port", "net.peer.port"), 65536) or port
     if port is not None and port != {"http": 80, "https": 443, None: 443}.get(scheme):
         host = host and f"{host}:{port}"
     if path is None:
-        told = text(first(attributes, "url.path", "http.target"))
-        path = told and told.partition("?")[0]
+        path = _path(text(first(attributes, "url.path", "http.target")))
     method = first(attributes, "http.request.method_original", "http.request.method", "http.method")
     return {"method": text(method), "host": host, "path": path}
 
 
-def _of_url(url: str | None) -> tuple[str | None, str | None, int | None, str | None]:
-    if url is None:
-        return None, None, None, None
+def of_url(url: str | None) -> tuple[str | None, str | None, int | None, str | None]:
+    """Scheme, host, port and path of a URL, or of a path alone; None for what is not told.
+
+    Nothing else of it is kept, and nothing of what only looks like a URL: credentials may stand anywhere there.
+    """
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url or "")
+        if not parts.netloc and (parts.scheme or not parts.path.startswith("/")):
+            return None, None, None, None
         return parts.scheme or None, parts.hostname, parts.port, unquote(parts.path) or None
     except ValueError:  # no URL, or a port that is none
         return None, None, None, None
+
+
+def _path(told: str | None) -> str | None:
+    """The path in what should be one, and may be a URL."""
+    path = (told or "").partition("?")[0].partition("#")[0]
+    return of_url(path)[3] if "://" in path else path if path.startswith("/") else None
+
+
+def _address(told: str | None) -> tuple[str | None, int | None]:
+    """The host in what should be one, and may be a URL or hold credentials."""
+    if told is None or not any(sign in told for sign in "@/?#"):
+        return told, None
+    return of_url(told if "://" in told else f"//{told}")[1:3]
 
 
 def result(span: Span) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 Raw = TypeVar("Raw")
 
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading a broken row raises."""
 
 _HEX = re.compile(r"(?:0x)?([0-9a-f]+)", re.IGNORECASE)
@@ -77,6 +77,10 @@ class Spans:
 
 def reason_of(error: Exception) -> str:
     """Why a row is bad."""
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    if isinstance(error, (AttributeError, TypeError)):
+        return "not as this format has it"
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 

@@ -52,7 +52,7 @@ def one_by_one(text: str) -> tuple[list[Call], list[int]]:
                     starts[record["process"], record["call_id"]] = number, record
                 else:
                     take(number, record)
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 bad.append(number)
     for number, record in list(starts.values()):
         try:
@@ -74,9 +74,11 @@ def a_call(record: dict[str, Any], shift_ns: int) -> Call:
     values = {"start_ns": 0, **{name: value for name, value in record.items() if name in FIELDS}}
     stack = tuple(Frame(*frame) for frame in values.pop("call_stack", ()))
     for name, value in values.items():
-        most = 2**62 if name in STAMPS else 2**63
+        most = 2**62 if name in (*STAMPS, "call_id", "logical_id", "needs") else 2**63
         if type(value) not in FIELD_TYPES[name] or (isinstance(value, int) and abs(value) >= most):
             raise ValueError(name)
+    if values.get("end_ns") is not None and values["end_ns"] < values["start_ns"]:
+        raise ValueError("end_ns")
     for name in STAMPS:
         if values.get(name) is not None:
             values[name] += shift_ns
@@ -114,6 +116,9 @@ SPOILED = st.sampled_from(
      '{"event":"start","process":"p0","call_id":98,"start_ns":"soon"}',
      '{"event":"end","process":"p0","call_id":1,"start_ns":7,"end_ns":9,"outcome":"ok","label":5}',
      '{"event":"end","process":"p0","call_id":1,"start_ns":4611686018427387904,"outcome":"ok"}',
+     '{"event":"end","process":"p0","call_id":4611686018427387904,"start_ns":7,"end_ns":9,"outcome":"ok"}',
+     '{"event":"end","process":"p0","call_id":97,"start_ns":9,"end_ns":7,"outcome":"ok"}',
+     '{"event":"end","process":"p0","call_id":96,"start_ns":7,"end_ns":9,"x":' + "[" * 100_000,
      '{"event":"end","process":"p0","call_id":99,"status":99999999999999999999,"outcome":"ok"}',
      '{"event":"end","call_id":77,"process":"p0","outcome":"ok","end_ns":8,"status":null,"unknown":[1]}',
      '{"event":"end","process":"p0","call_id":78,"outcome":null}',

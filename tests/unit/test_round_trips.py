@@ -53,7 +53,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "chunks_after_gap": SMALL,
     "sync_in_event_loop": st.booleans(),
     **dict.fromkeys(("limit_requests", "remaining_requests", "input_tokens", "output_tokens", "needs"), COUNT),
-    **dict.fromkeys(("limit_tokens", "remaining_tokens"), st.none() | st.integers(0, 2**60)),
+    **dict.fromkeys(("limit_tokens", "remaining_tokens"), st.none() | st.integers(0, 2**63 - 1)),
     **dict.fromkeys(("headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns"), STAMP),
     **dict.fromkeys(
         ("client_ns", "gate_ns", "pool_ns", "connect_ns", "tls_ns", "send_ns", "wait_ns", "receive_ns"), SPENT
