@@ -118,11 +118,18 @@ def read(text: str, name: str) -> ColumnRecording:
             parts[-1].bad_rows.append(f"{name}:{line}: {reason_of(error)}")
     if not headings:
         _read_headings([], name)
-    return joined([as_columns(part) for number, part in enumerate(parts) if part.calls not in _calls(parts[:number])])
+    return joined([as_columns(part) for part in _distinct(parts)])
 
 
-def _calls(parts: list[Recording]) -> list[list[Call]]:
-    return [part.calls for part in parts if part.calls]
+def _distinct(parts: list[Recording]) -> list[Recording]:
+    """Those that are no copy of one before: of calls with ids and stamps, no two logs hold the same."""
+    found: list[Recording] = []
+    for part in parts:
+        if not any((part.origin_unix_ns, part.calls) == (one.origin_unix_ns, one.calls) for one in found):
+            found.append(part)
+        else:
+            found[-1].bad_rows += part.bad_rows
+    return found
 
 
 def _read_headings(row: list[str], name: str) -> list[str]:

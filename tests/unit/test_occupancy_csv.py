@@ -98,7 +98,7 @@ def test_bad_rows_are_named_and_the_good_ones_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "begins with 'nothing'"),
+        ("", "the file is empty"),
         ("a,b\n1,2\n", "begins with 'a,b'"),
         ("# occupancy nonsense\n", "metadata cannot be read"),
         ('# occupancy {"schema": 9, "origin_unix_ns": 0}\nstart_ns\n', "version 9 is newer"),

@@ -213,11 +213,123 @@ def test_uploads_of_telemetry_are_kept_out_of_the_counts() -> None:
             "/v1",
         ),
         ({}, None, None),
+        ({"http.url": "user:password@api.example/v1?key=1"}, None, None),
+        ({"http.url": "/v1?key=1", "http.host": "user:password@api.example:8080"}, "api.example:8080", "/v1"),
+        ({"server.address": "https://user:password@api.example/v1?key=1"}, "api.example", None),
+        ({"server.address": "/var/run/x.sock", "url.path": "password"}, None, None),
+        ({"http.target": "http://user:password@api.example/v1?key=1"}, None, "/v1"),
+        ({"server.address": "::1", "url.path": "//v1#password"}, "::1", "//v1"),
     ],
 )
 def test_where_a_call_goes(attributes: dict[str, Any], host: str | None, path: str | None) -> None:
     (call,) = calls_of(span(1, attributes=attributes), select="all")
     assert (call.host, call.path) == (host, path)
+    assert "password" not in repr(call)
+
+
+def test_a_span_that_is_there_twice_counts_once() -> None:
+    first, second = span(1, attributes=HTTP), span(2, times=(10, 20), attributes=HTTP)
+    again = span(1, attributes=HTTP)
+    longer = span(1, times=(0, 12), attributes=HTTP)
+    assert numbers(calls_of(first, second, again)) == [1, 2]
+    assert numbers(calls_of(first, again, longer)) == [1, 1]
+    nameless = [span(1, attributes=HTTP) for _ in range(2)]
+    for one in nameless:
+        one.span_id = None
+    assert len(calls_of(*nameless)) == 2
+
+
+def test_attempts_that_share_a_span_are_two_calls() -> None:
+    both = [span(1, attributes={"occupancy.call_id": number, "occupancy.outcome": "ok"}) for number in (1, 2, 1)]
+    assert [call.call_id for call in calls_of(*both)] == [1, 2]
+
+
+@pytest.mark.parametrize("attributes", [HTTP, CHAT])
+def test_spans_above_each_other_are_above_nothing(attributes: dict[str, Any]) -> None:
+    circle = [span(1, 3, attributes=attributes), span(2, 1, attributes=attributes), span(3, 2, attributes=attributes)]
+    itself = span(4, 4, attributes=attributes)
+    below = span(5, 1, attributes=attributes)
+    assert numbers(calls_of(*circle, itself)) == [1, 2, 3, 4]
+    assert numbers(calls_of(*circle, itself, below)) == [2, 3, 4, 5]
+
+
+def test_a_server_that_has_the_id_of_its_client_serves_for_it() -> None:
+    client, server = span(1, attributes=HTTP), span(1, kind="server", attributes=HTTP)
+    onward = span(2, 1, attributes=HTTP)
+    assert len(calls_of(client, server, onward)) == len(calls_of(server, client, onward)) == 2
+
+
+def test_the_innermost_of_four_nested_model_spans_is_the_call() -> None:
+    nested = [span(number, number - 1 or None, kind=None, attributes=CHAT) for number in (1, 2, 3, 4)]
+    assert numbers(calls_of(*nested)) == numbers(calls_of(*nested, select="genai")) == [4]
+    told = [span(n, n - 1 or None, attributes={**CHAT, "gen_ai.usage.input_tokens": 7}) for n in (1, 2)]
+    (call,) = calls_of(*told, span(3, 2, attributes=HTTP))
+    assert (call.span_id, call.input_tokens, call.label) == (f"{3:016x}", 7, "span 2")
+
+
+def test_a_chain_of_thousands_of_spans_is_looked_at_once() -> None:
+    looked = 0
+
+    class Counted(dict[str, Any]):
+        def get(self, name: str, default: Any = None) -> Any:
+            nonlocal looked
+            looked += name == "gen_ai.operation.name"
+            return super().get(name, default)
+
+    n = 5_000
+    chain = [span(number, number - 1 or None, attributes=Counted(HTTP)) for number in range(1, n + 1)]
+    assert numbers(calls_of(*chain)) == [n]
+    assert len(calls_of(*chain, select="all")) == n
+    assert looked < 20 * n
+
+
+def test_what_we_have_stamped_counts_whatever_lies_below() -> None:
+    stamped = {**HTTP, "occupancy.outcome": "ok"}
+    outer = span(1, attributes={**stamped, "occupancy.call_id": 1, "occupancy.kind": "generate"})
+    inner = span(2, 1, attributes={**stamped, "occupancy.call_id": 2, "occupancy.kind": "tool",
+                                   "gen_ai.request.model": "m-1"})  # fmt: skip
+    assert numbers(calls_of(outer, inner)) == numbers(calls_of(outer, inner, select="http")) == [1, 2]
+    assert numbers(calls_of(outer, inner, select="genai")) == [1]  # its kind tells: the other only names a model
+
+
+@pytest.mark.parametrize("times", [(0, 2**62), (2**62, 2**62 + 1), (0, 10**400)])
+def test_a_time_that_cannot_be_costs_its_span(times: tuple[int, int]) -> None:
+    found = Spans([span(1, times=times, attributes=HTTP), span(2, attributes=HTTP)])
+    recording = to_recording(found, Selection(None), "trace.json")
+    assert numbers(recording.calls) == [2]
+    assert len(recording.bad_rows) == 1
+    assert recording.bad_rows[0].startswith("trace.json: span 0000000000000001: ")
+
+
+def test_stamps_of_ours_that_cannot_be_cost_their_span() -> None:
+    for name, value in (("total_ms", -1.0), ("total_ms", 4.5e12), ("call_stack", "[" * 100_000)):
+        attributes = {**HTTP, "occupancy.call_id": 1, "occupancy.outcome": "ok", f"occupancy.{name}": value}
+        recording = to_recording(Spans([span(1, attributes=attributes)]), Selection(None), "trace.json")
+        assert (recording.calls, len(recording.bad_rows)) == ([], 1)
+
+
+def test_spans_of_a_newer_version_of_ours_are_refused() -> None:
+    newer = span(1, attributes=HTTP, resource={"occupancy.schema": 9})
+    with pytest.raises(ReadError, match=r"trace\.json: version 9 is newer"):
+        calls_of(newer)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("GET https://user:password@api.example/v1?key=password", "GET https://api.example/v1"),
+        ("GET /v1?password", "GET /v1"),
+        ("https://api.example/v1#password and more", "https://api.example/v1 and more"),
+        ("POST https://api.example?password", "POST https://api.example"),
+        ("what now? chat", "what now? chat"),
+        ("yes/no?", "yes/no?"),
+        ("a" * 300, "a" * 200),
+    ],
+)
+def test_a_label_holds_no_query_of_a_span_that_is_named_by_its_url(name: str, label: str) -> None:
+    assert calls_of(span(1, attributes=HTTP, name=name))[0].label == label
+    under_it = calls_of(span(2, kind="internal", name=name), span(1, 2, attributes=HTTP))
+    assert under_it[0].label == label
 
 
 def test_the_line_of_the_program_and_the_first_chunk() -> None:

@@ -124,8 +124,8 @@ def test_json_lines_and_gzip(saved: Saved) -> None:
 
 
 def test_a_torn_line_costs_itself_alone(saved: Saved, tmp_path: Path) -> None:
-    line = json.dumps(otlp(otlp_span()))
-    log = saved(f'{line}\n{line[:50]}\n{line}\n{{"other": 1}}\n{line[:-1]}')
+    line, other = json.dumps(otlp(otlp_span())), json.dumps(otlp(otlp_span(spanId=PARENT)))
+    log = saved(f'{line}\n{line[:50]}\n{other}\n{{"other": 1}}\n{line[:-1]}')
     assert log.peak == 2
     path = tmp_path / "trace"
     assert [row.partition(": ")[0] for row in log.bad_rows] == [f"{path}:2", f"{path}:4", f"{path}:5"]
@@ -143,7 +143,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in BROKEN.items() for value in values])
 def test_a_broken_span_costs_itself_alone(saved: Saved, tmp_path: Path, field: str, value: Any) -> None:
-    log = saved(otlp(otlp_span(), otlp_span(**{field: value}), otlp_span()))
+    log = saved(otlp(otlp_span(), otlp_span(**{field: value}), otlp_span(spanId=PARENT)))
     assert log.peak == 2
     (row,) = log.bad_rows
     assert row.startswith(f"{tmp_path / 'trace'}: span 2: ")
@@ -163,13 +163,15 @@ def test_an_end_before_the_start_is_told(saved: Saved) -> None:
         ({"resourceSpans": {}}, "first: {}: span 1: resourceSpans is no list: {{}}"),
         ('{"resourceSpans": [', "{}:1: broken JSON: Expecting value at line 1, column 20"),
         ({"a": 1, "b": 2}, "{}: JSON of no format that we read with a, b"),
-        ([], "{}: JSON of no format that we read"),
+        ({}, "{}: JSON of no format that we read"),
+        ({"traceEvents": []}, "{}: a Chrome trace, which is for looking: read what it was made of"),
         ("[" * 100_000, "{}:1: broken JSON: nested too deep"),
         ('{"x": ' + "9" * 5000 + "}", "{}:1: broken JSON: Exceeds the limit"),
         (b"\x1f\x8b\x08broken", "{}: broken gzip: "),
         (b"\x00\x01\xff", "no format that we read; it begins with"),
         ("a,b\n1,2\n", "no format that we read; it begins with 'a,b'"),
-        ("", "it begins with 'nothing'"),
+        ("", "{}: the file is empty"),
+        (gzip.compress(b" \n"), "{}: the file is empty"),
     ],
 )
 def test_a_file_of_which_nothing_can_be_read_is_refused(
@@ -392,8 +394,8 @@ def test_readable_spans(saved: Saved, content: Any) -> None:
 
 
 def test_what_the_console_exporter_prints(saved: Saved) -> None:
-    printed = "".join(json.dumps(readable(), indent=4) + "\n" for _ in range(3))
-    assert saved(printed).peak == 3
+    spans = [readable(context={"trace_id": TRACE, "span_id": f"0x{number:016x}"}) for number in range(1, 4)]
+    assert saved("".join(json.dumps(span, indent=4) + "\n" for span in spans)).peak == 3
 
 
 def har_entry(**changes: Any) -> dict[str, Any]:
