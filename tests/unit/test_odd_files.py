@@ -44,9 +44,7 @@ def text_of(kind: str, first_s: int, **fields: Any) -> str:
 
 def facts(log: OccupancyLog) -> list[tuple[object, ...]]:
     start_ns = [(call.start_ns - call.origin_ns + log.origin_unix_ns - UNIX_NS) / S for call in log.calls]
-    return [
-        (at_s, call.call_id, call.logical_id, call.needs) for at_s, call in zip(start_ns, log.calls, strict=True)
-    ]
+    return [(at_s, call.call_id, call.logical_id, call.needs) for at_s, call in zip(start_ns, log.calls, strict=True)]
 
 
 @pytest.mark.parametrize("kind", ["csv", "har"])
