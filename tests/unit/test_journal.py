@@ -110,7 +110,10 @@ def test_a_torn_line_is_counted_and_the_next_writer_s_line_behind_it_is_kept() -
     ("record", "reason"),
     [
         ({"event": "end", "call_id": 1, "start_ns": 1}, "'process' is missing"),
-        ({"event": "end", "process": "nobody", "call_id": 1}, "'nobody' is missing"),
+        (
+            {"event": "end", "process": "nobody", "call_id": 1},
+            "no line of process 'nobody' says which clock is its own",
+        ),
         ({"event": "end", "process": "a", "call_id": 1, "start_ns": "soon"}, "start_ns cannot be 'soon'"),
         ({"event": "end", "process": "a", "call_id": 1, "start_ns": 1, "end_ns": []}, "end_ns cannot be []"),
         ({"event": "end", "process": "a", "call_id": 1, "start_ns": 1, "call_stack": [1]}, "call_stack cannot be [1]"),
