@@ -53,7 +53,7 @@ def to_recording(found: Spans, selection: Selection, name: str) -> Recording:
         except UNREADABLE as error:
             recording.bad_rows.append(f"{name}: span {span.span_id or repr(span.name)}: {reason_of(error)}")
     _number(made, tree)
-    _count_tokens(made, tree)
+    _count_tokens([(span, call) for span, call in made if SCHEMA_NAME not in span.resource], tree)
     recording.calls = [call for _, call in made]
     origins = [span_fields.whole(span.resource.get(ORIGIN_NAME), FAR_NS) for span, _ in made]
     known = [origin for origin in origins if origin is not None]
@@ -67,7 +67,7 @@ def _distinct(spans: Iterable[Span]) -> list[Span]:
     found: dict[tuple[object, ...], Span] = {}
     for span in spans:
         number = str(span.attributes.get(OWN))  # of ours, the attempts of one request may share a span's id
-        key = (span.trace_id, span.span_id, span.kind, span.start_ns, span.end_ns, number)
+        key = (span.trace_id, span.span_id, span.name, span.kind, span.start_ns, span.end_ns, number)
         found.setdefault((id(span),) if span.span_id is None else key, span)
     return list(found.values())
 

@@ -179,10 +179,12 @@ def test_what_is_kept_of_a_url(saved: Saved, url: str, host: str | None, path: s
 
 
 def test_a_request_within_a_request_is_written_and_read_as_two(saved: Saved, tmp_path: Path) -> None:
-    outer = Call(call_id=1, span_id=f"{1:016x}", trace_id=f"{7:032x}", start_ns=0, end_ns=9, outcome=Outcome.OK)
+    outer = Call(call_id=1, span_id=f"{1:016x}", trace_id=f"{7:032x}", start_ns=0, end_ns=9, outcome=Outcome.OK,
+                 model="m-1", output_tokens=7)  # fmt: skip
     inner = Call(call_id=2, span_id=f"{2:016x}", parent_span_id=f"{1:016x}", trace_id=f"{7:032x}", start_ns=1, end_ns=8,
                  outcome=Outcome.OK)  # fmt: skip
     write(tmp_path / "calls.json", otlp_writer.pieces(OccupancyLog.from_calls([outer, inner], origin_unix_ns=UNIX_NS)))
     for select in (None, "http", "all"):
         log = read(tmp_path / "calls.json", select)
-        assert (sorted(call.call_id for call in log.calls), log.peak) == ([1, 2], 2)
+        assert log.peak == 2
+        assert sorted((call.call_id, call.output_tokens) for call in log.calls) == [(1, 7), (2, None)]

@@ -30,13 +30,20 @@ SELECT = {
 """What the oracle calls a selection, and how one asks for it."""
 
 
+TWICE = "otlp/otlp2jaeger-in.json"
+"""Holds its one span twice, which the oracle counts as two."""
+
+
 def oracle() -> list[tuple[str, str, dict[str, Any]]]:
     """File, selection and numbers."""
     if not (HOME / "oracle.json").exists():
         return []
     files = json.loads((HOME / "oracle.json").read_text())["files"]
     return [
-        (file["file"], name, numbers) for file in files for name, numbers in file["oracle"].items() if name in SELECT
+        (file["file"], name, numbers)
+        for file in files
+        for name, numbers in file["oracle"].items()
+        if name in SELECT and (file["file"] != TWICE or not numbers["n_used"])
     ]
 
 
@@ -117,5 +124,6 @@ def test_what_counts_as_a_call_is_each_request_once() -> None:
 
 @pytest.mark.skipif(not oracle(), reason="the traces are not here")
 def test_spans_of_a_server_are_no_calls() -> None:
-    with pytest.raises(ReadError, match=r"none of its 2 spans .* --select all"):
-        occupancy.read(HOME / "otlp" / "otlp2jaeger-in.json")
+    with pytest.raises(ReadError, match=r"its one span .* --select all"):
+        occupancy.read(HOME / TWICE)
+    assert occupancy.read(HOME / TWICE, select="all").summary().n == 1
