@@ -152,6 +152,10 @@ class Ledger:
             self._tell(released)
             self.settle()
 
+    def has_open(self) -> bool:
+        """Whether a call is open."""
+        return any(not flight.ended for flight in list(self._flights))
+
     def awaits_headers(self) -> bool:
         """Whether a call is open whose response has not begun."""
         return any(flight.call.headers_ns is None and not flight.ended for flight in list(self._flights))

@@ -29,9 +29,9 @@ from occupancy.settings import read_settings
 WIDTH, NARROWEST = 80, 60
 """Columns of a report, and of one on a narrow terminal."""
 
-SEEN_CLIENTS = ("httpx2", "httpx", "requests", "botocore", "urllib3", "urllib.request", "http.client")
+SEEN_CLIENTS = ("httpx2", "httpx", "aiohttp", "requests", "botocore", "urllib3", "urllib.request", "http.client")
 """Clients that are traced by themselves."""
-OTHER_CLIENTS = ("aiohttp", "pycurl", "tornado.httpclient", "grpc")
+OTHER_CLIENTS = ("pycurl", "tornado.httpclient", "grpc")
 """Clients that are traced by hand."""
 ABOVE_HTTP_CLIENT = (*(name for name in SEEN_CLIENTS if name != "http.client"), *OTHER_CLIENTS)
 BENEATH = {

@@ -29,7 +29,7 @@ class Trail:
         outer: The trail of the request below which this one is made: a transport's, to renew a token for instance.
     """
 
-    __slots__ = ("call", "flight", "is_over", "outer", "phases")
+    __slots__ = ("attempt", "call", "flight", "is_over", "outer", "phases")
 
     def __init__(self, flight: Flight, outer: "Trail | None") -> None:
         self.flight: Flight | None = flight
@@ -37,6 +37,8 @@ class Trail:
         self.outer = outer
         self.phases: Phases | None = None
         """Where the time goes from the moment a connection pool is asked, where that is not its own hook's to know."""
+        self.attempt: object = None
+        """What the client's hooks keep of the attempt that is under way."""
         self.is_over = False
 
     def __deepcopy__(self, memo: object) -> "Trail":
@@ -160,14 +162,16 @@ def leave(trail: Trail) -> None:
     trail.is_over = True
     if current.get() is trail:
         current.set(trail.outer)
-    trail.outer = None
+    trail.outer = trail.attempt = None
 
 
-def next_attempt(trail: Trail, entered_ns: int) -> Flight:
-    """A further attempt below the client, as a retrying transport makes it."""
+def next_attempt(trail: Trail, entered_ns: int, note: Callable[[Call], object] | None = None) -> Flight:
+    """A further attempt below the client, as a retrying transport makes it; `note` tells what differs."""
     call = Call(start_ns=entered_ns, client_ns=0)
     for name in caller.SHARED_BY_ATTEMPTS:
         setattr(call, name, getattr(trail.call, name))
+    if note is not None:
+        quietly(note, call)
     continue_trail(trail, call)
     return ledger.start(call)
 

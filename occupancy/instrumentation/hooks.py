@@ -6,6 +6,7 @@ from types import ModuleType
 
 from occupancy.flight import note_collection
 from occupancy.instrumentation import (
+    aiohttp_hooks,
     attempts,
     botocore_hooks,
     evidence,
@@ -34,6 +35,7 @@ HOOKS: dict[str, Callable[[ModuleType], None]] = {
     "requests.adapters": requests_hooks.patch_adapters,
     "requests.sessions": requests_hooks.patch_sessions,
     "botocore.httpsession": botocore_hooks.patch_session,
+    "aiohttp": aiohttp_hooks.patch_aiohttp,
 }
 """What puts hooks into each module."""
 

@@ -3,10 +3,12 @@
 import functools
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 MOST_WRAPPERS = 32
 
+Owner = type | ModuleType
 Make = Callable[[Any, "Patch"], Any]
 
 
@@ -14,13 +16,13 @@ class Patch:
     """One method replaced by ours, which calls the original.
 
     Args:
-        owner: The class.
+        owner: The class, or the module of a function.
         name: The method.
         make: Makes ours, of the original and the patch.
         in_use: Whether requests are under way that need it to their ends.
     """
 
-    def __init__(self, owner: type, name: str, make: Make, in_use: Callable[[], bool]) -> None:
+    def __init__(self, owner: Owner, name: str, make: Make, in_use: Callable[[], bool]) -> None:
         self.owner = owner
         self.name = name
         self.active = True
@@ -57,7 +59,7 @@ _patches: list[Patch] = []
 _patching = threading.Lock()
 
 
-def replace_method(owner: type, name: str, make: Make, in_use: Callable[[], bool] = lambda: False) -> None:
+def replace_method(owner: Owner, name: str, make: Make, in_use: Callable[[], bool] = lambda: False) -> None:
     """Replace a method of a class by ours, unless ours is there already.
 
     Args:

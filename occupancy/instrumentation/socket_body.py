@@ -188,7 +188,7 @@ class SocketBody:
         """Reading failed: what has come before that stays in the buffer, and nobody will have it."""
         if self._arrivals is not None:
             for at_ns, piece in self._arrivals.take(self._chunk_left if self._chunked else self._arrivals.pending):
-                self._stamps.lose(piece, at_ns)
+                self._stamps.count(piece, at_ns)
         self._stamps.fail(error)
 
     def _note_end(self) -> None:

@@ -110,8 +110,8 @@ class BodyStamps:
             self._end_reader()
 
     @_guard.guarded
-    def lose(self, size: int, now_ns: int) -> None:
-        """A piece has come of which the program gets nothing."""
+    def count(self, size: int, now_ns: int) -> None:
+        """A piece has come of which the size alone is known."""
         self._flight.chunk(size, now_ns)
 
     @_guard.guarded

@@ -4,6 +4,7 @@ What runs there is not listed but watched: a profiler sees every function of our
 in turn is made to raise.
 """
 
+import asyncio
 import gc
 import inspect
 import logging
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+import aiohttp
 import pytest
 import urllib3
 from blocking_clients import CLIENTS
@@ -51,6 +53,12 @@ CARRIERS = {
     "occupancy.instrumentation.phases.Trace.__call__",
     "occupancy.instrumentation.phases.AsyncTrace.__call__",
     "occupancy.instrumentation.phases._nothing",
+    "occupancy.instrumentation.aiohttp_hooks.ConnectionTrace.send_connection_create_start",
+    "occupancy.instrumentation.aiohttp_hooks.ConnectionTrace.send_connection_create_end",
+    "occupancy.instrumentation.aiohttp_hooks.ConnectionTrace.send_connection_reuseconn",
+    "occupancy.instrumentation.aiohttp_hooks.ConnectionTrace.__getattr__",
+    "occupancy.instrumentation.aiohttp_hooks._ignore",
+    "occupancy.instrumentation.aiohttp_hooks.Incoming.__call__",
     "occupancy.instrumentation.attempts.follow",
     "occupancy.instrumentation.requests_hooks._linked",
     "occupancy.instrumentation.socket_body.Arrivals.__call__",
@@ -65,6 +73,13 @@ CARRIERS = {
     "occupancy.instrumentation.socket_body.SocketBody._read",
     "occupancy.instrumentation.socket_body.SocketBody.close",
 }
+FOUND_WITH_AIOHTTP = {
+    f"occupancy.instrumentation.aiohttp_hooks.{name}"
+    for name in (
+        "begin", "fail", "enter", "with_trace", "note_opened", "keep", "respond", "note_piece", "note_error",
+        "note_wait", "close", "Attempt.note", "Attempt.fail", "Incoming.feed", "incoming_of",
+    )
+}  # fmt: skip
 FOUND_BELOW_HTTP_CLIENT = {
     "occupancy.instrumentation.attempts.begin_url",
     "occupancy.instrumentation.attempts.fail",
@@ -277,6 +292,34 @@ def blocking_program(gateway: str) -> list[Any]:
     return seen
 
 
+async def aiohttp_program(gateway: str) -> list[Any]:
+    """The same for aiohttp."""
+    seen: list[Any] = []
+    chat = {"model": "m", "stream": True, "messages": []}
+    async with aiohttp.ClientSession() as session:
+        for headers in ({}, {"x-mock-redirect": "1"}, {"x-mock-status": "500"}, {"x-mock-gzip": "1"}):
+            async with session.get(gateway + JSON, headers={"authorization": "Bearer secret", **headers}) as response:
+                seen.append((response.status, await response.read()))
+        async with session.post(gateway + "/v1/chat/completions", json=chat) as response:
+            seen.append(len([line async for line in response.content]))
+        async with session.get(gateway + JSON, headers={"x-mock-hang": "mid-body"}) as response:
+            seen.append(await response.content.read(1))
+            waiting = asyncio.ensure_future(response.content.readexactly(99))
+            await asyncio.sleep(0)
+            waiting.cancel()
+        for headers in ({"x-mock-cut": "before-headers"}, {"x-mock-cut": "mid-body"}):
+            try:
+                async with session.post(gateway + JSON, headers=headers) as response:
+                    await response.read()
+            except aiohttp.ClientError as error:
+                seen.append(type(error))
+        try:
+            await session.get("http://127.0.0.1:1/")
+        except aiohttp.ClientError as error:
+            seen.append(type(error))
+    return seen
+
+
 def failing_once() -> dict[str, str]:
     failing_once.keys += 1  # type: ignore[attr-defined]
     return {"x-mock-fail-first": "1", "x-mock-key": f"guard-{failing_once.keys}"}  # type: ignore[attr-defined]
@@ -337,6 +380,15 @@ def test_each_function_of_ours_may_fail_below_http_client(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     check_each(lambda: blocking_program(gateway), FOUND_BELOW_HTTP_CLIENT, functions, caplog)
+
+
+def test_each_function_of_ours_may_fail_with_aiohttp(
+    gateway: str,
+    fresh: None,
+    functions: dict[CodeType, tuple[str, FunctionType]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    check_each(lambda: asyncio.run(aiohttp_program(gateway)), FOUND_WITH_AIOHTTP, functions, caplog)
 
 
 def check_each(

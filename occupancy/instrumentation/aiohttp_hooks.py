@@ -1,0 +1,422 @@
+"""Hooks on aiohttp: each request of a session is a call, and each connection that it asks for a further attempt of it.
+
+The session's own loop follows redirects and tries lost connections again, so what begins an attempt is asking the
+connector. Bodies are stamped as they come, which is when aiohttp reads them, whoever reads on.
+"""
+
+from functools import partial
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any
+
+from occupancy import _guard
+from occupancy._guard import quietly
+from occupancy.call import Call
+from occupancy.flight import Flight
+from occupancy.instrumentation import attempts, exchange, spans
+from occupancy.instrumentation.attempts import Trail, current_trail, next_attempt, take_headers
+from occupancy.instrumentation.patching import Patch, replace_method
+from occupancy.instrumentation.phases import Phases
+from occupancy.instrumentation.stream import BodyStamps
+from occupancy.ledger import ledger
+
+KEY = "_occupancy"
+NO_INFO: dict[str, Any] = {}
+
+
+class Attempt:
+    """One physical attempt, until its response's headers are there.
+
+    Args:
+        flight: The call.
+        phases: Where the time before the headers goes; None where that is switched off.
+        secures: Whether a TLS handshake follows on the opening of the connection.
+    """
+
+    __slots__ = ("_phases", "_secures", "flight")
+
+    def __init__(self, flight: Flight, phases: Phases | None, *, secures: bool) -> None:
+        self.flight = flight
+        self._phases = phases
+        self._secures = secures
+
+    @_guard.guarded
+    def note(self, event: str) -> None:
+        """Take an event in the words of httpcore's trace."""
+        if self._phases is not None:
+            self._phases.note(event, NO_INFO)
+
+    @_guard.guarded
+    def opened(self) -> None:
+        """The connection is open, without TLS."""
+        if self._secures:
+            self.note("connection.start_tls.started")
+
+    def stop(self) -> None:
+        """It is over, or its headers are there."""
+        if self._phases is not None:
+            self._phases.stop()
+
+    @_guard.guarded
+    def fail(self, error: BaseException) -> None:
+        """It failed, unless the session is yet to say what it was: its own time-outs are cancellations here."""
+        self.stop()
+        if isinstance(error, Exception) and not isinstance(error, TimeoutError):
+            self.flight.fail(error)
+
+
+class ConnectionTrace:
+    """What a connector tells beside the host's own traces: whether it opens a connection.
+
+    Args:
+        attempt: What the connection is for.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    async def send_connection_create_start(self) -> None:
+        """A connection is opened."""
+        self._attempt.note("connection.connect_tcp.started")
+
+    async def send_connection_create_end(self) -> None:
+        """It is open, with TLS."""
+        self._attempt.note("http11.send_request_headers.started")
+
+    async def send_connection_reuseconn(self) -> None:
+        """An open one is used again."""
+        self._attempt.note("http11.send_request_headers.started")
+
+    def __getattr__(self, name: str) -> Any:
+        return _ignore
+
+
+async def _ignore(*_: Any, **__: Any) -> None:
+    """What else is told."""
+
+
+class Incoming:
+    """The body of a response as it comes; told of its end as aiohttp tells it.
+
+    Args:
+        stamps: Told of the body.
+        reader: aiohttp's stream reader.
+        encoded: Whether the body is compressed, so that what the reader gets is not what came.
+    """
+
+    __slots__ = ("_encoded", "_seen", "error", "stamps")
+
+    def __init__(self, stamps: BodyStamps, reader: Any, *, encoded: bool) -> None:
+        self.stamps = stamps
+        self.error: BaseException | None = None
+        """What the program was told when it waited for more last."""
+        self._encoded = encoded
+        self._seen = 0
+        if reader.total_bytes:  # it came with the headers
+            self.feed(reader, b"".join(reader._buffer))
+
+    def __call__(self) -> None:
+        """The body has come to its end."""
+        self.stamps.complete()
+
+    def feed(self, reader: Any, data: bytes) -> None:
+        """The reader has got a piece."""
+        if not self._encoded:
+            self.stamps.chunk(data)
+            return
+        came = getattr(reader, "total_raw_bytes", reader.total_bytes)
+        self.stamps.count(came - self._seen, monotonic_ns())
+        self._seen = came
+
+
+def incoming_of(reader: Any) -> Incoming | None:
+    """What stamps the body that a reader gets."""
+    for callback in getattr(reader, "_eof_callbacks", ()):
+        if isinstance(callback, Incoming):
+            return callback
+    return None
+
+
+@_guard.guarded
+def begin(session: Any, method: str, url: Any) -> tuple[Trail, bool] | None:
+    """A session is asked: the trail of its call, and whether it is the session's own. None where it is not seen."""
+    outer = current_trail()
+    if outer is not None and outer.flight is not None:
+        return outer, False
+    call = Call(client="aiohttp", start_ns=monotonic_ns())
+    if not ledger.logs or bool(quietly(spans.is_suppressed)):
+        return None
+    quietly(_describe, call, session, method, url)
+    trail = attempts.begin(call, is_async=True)
+    return None if trail is None else (trail, True)
+
+
+def _describe(call: Call, session: Any, method: str, url: Any) -> None:
+    exchange.describe_url(call, method.upper(), str(session._build_url(url)), attempts.settings)
+
+
+@_guard.guarded
+def fail(trail: Trail, error: BaseException) -> None:
+    """The session's request failed; None of its attempts goes on."""
+    flight = trail.adopt()
+    if flight is None and isinstance(trail.attempt, Attempt):
+        flight = trail.attempt.flight
+    if flight is not None and flight.call.headers_ns is None:
+        flight.fail(error)
+
+
+@_guard.guarded
+def enter(request: Any) -> Attempt | None:
+    """The connector is asked: adopt the session's call, or start its next attempt."""
+    trail = current_trail()
+    if trail is None or not ledger.logs:
+        return None
+    now_ns = monotonic_ns()
+    flight = trail.adopt()
+    if flight is None:
+        url = str(request.url)
+        flight = next_attempt(
+            trail, now_ns, partial(exchange.describe_url, method=request.method, url=url, settings=attempts.settings)
+        )
+    else:
+        flight.call.client_ns = now_ns - flight.call.start_ns
+    quietly(_describe_request, flight.call, request)
+    if attempts.settings.spans:
+        quietly(spans.claim, flight)
+    phases = Phases(flight.call, now_ns) if attempts.settings.phases else None
+    trail.attempt = attempt = Attempt(flight, phases, secures=request.is_ssl() and not request.proxy)
+    return attempt
+
+
+def _describe_request(call: Call, request: Any) -> None:
+    exchange.describe_headers(call, request.headers.items(), attempts.settings)
+    body = request.body
+    content = getattr(body, "_value", body)
+    if attempts.settings.model and isinstance(content, bytes):
+        call.model = exchange.model_of(content)
+
+
+@_guard.guarded
+def with_trace(attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+    """The arguments of `connect` with a trace of ours among the traces; the host's list stays as it is."""
+    trace = ConnectionTrace(attempt)
+    if "traces" in kwargs:
+        return args, {**kwargs, "traces": [*kwargs["traces"], trace]}
+    traces, *others = args
+    return ([*traces, trace], *others), kwargs
+
+
+@_guard.guarded
+def note_opened() -> None:
+    """A connection has been opened, and TLS is to follow where it is wanted."""
+    trail = current_trail()
+    if trail is not None and isinstance(trail.attempt, Attempt):
+        trail.attempt.opened()
+
+
+@_guard.guarded
+def keep(connection: Any, attempt: Attempt) -> None:
+    """The connection is there: what it is for goes with it."""
+    setattr(connection, KEY, attempt)
+
+
+@_guard.guarded
+def attempt_on(connection: Any) -> Attempt | None:
+    """What a connection is for."""
+    found = getattr(connection, KEY, None)
+    return found if isinstance(found, Attempt) else None
+
+
+@_guard.guarded
+def respond(attempt: Attempt, response: Any) -> None:
+    """The response has its headers: stamp them, and have its body stamped."""
+    quietly(attempt.stop)
+    flight, reader = attempt.flight, response.content
+    headers = quietly(exchange.needed_headers, response.raw_headers) or {}
+    if not take_headers(flight, response.status, headers):
+        return
+    encoded = headers.get("content-encoding", "identity") != "identity"
+    incoming = Incoming(BodyStamps(flight, headers), reader, encoded=encoded)
+    error = reader.exception()
+    if error is not None:
+        incoming.stamps.fail(error)
+        return
+    reader.on_eof(incoming)
+    setattr(response, KEY, incoming)
+
+
+@_guard.guarded
+def note_piece(reader: Any, data: bytes) -> None:
+    """A reader has got a piece of a body."""
+    incoming = incoming_of(reader)
+    if incoming is not None:
+        incoming.feed(reader, data)
+
+
+@_guard.guarded
+def note_error(reader: Any, error: BaseException) -> None:
+    """A body cannot come to its end."""
+    incoming = incoming_of(reader)
+    if incoming is not None:
+        incoming.stamps.fail(error)
+
+
+@_guard.guarded
+def note_wait(reader: Any, error: BaseException | None) -> None:
+    """The program has waited for more, and got it or an exception: its own time-out, or a cancellation."""
+    incoming = incoming_of(reader)
+    if incoming is not None:
+        incoming.error = error
+
+
+@_guard.guarded
+def close(response: Any) -> None:
+    """The program lets go of a response: early, or because waiting for more has failed, unless all has come."""
+    incoming = getattr(response, KEY, None)
+    if not isinstance(incoming, Incoming) or incoming.stamps.ended:
+        return
+    if incoming.error is None:
+        incoming.stamps.close()
+    else:
+        incoming.stamps.fail(incoming.error)
+
+
+# Putting them in
+
+
+def patch_aiohttp(module: ModuleType) -> None:
+    """Put the hooks into aiohttp."""
+    for owner, name, make in (
+        (module.ClientSession, "_request", _hook_request),
+        (module.BaseConnector, "connect", _hook_connect),
+        (module.ClientRequest, "send", _hook_send),
+        (module.ClientResponse, "start", _hook_start),
+        (module.ClientResponse, "close", _hook_close),
+        (module.ClientResponse, "release", _hook_close),
+        (module.StreamReader, "feed_data", _hook_feed_data),
+        (module.StreamReader, "set_exception", _hook_set_exception),
+        (module.StreamReader, "_wait", _hook_wait),
+    ):
+        replace_method(owner, name, make, in_use=ledger.has_open)
+    opener = getattr(module.connector, "aiohappyeyeballs", None)  # not below aiohttp 3.10
+    if opener is not None:
+        replace_method(opener, "start_connection", _hook_start_connection, in_use=ledger.has_open)
+
+
+def _hook_request(original: Any, patch: Patch) -> Any:
+    async def _request(session: Any, method: str, str_or_url: Any, **kwargs: Any) -> Any:
+        begun = begin(session, method, str_or_url) if patch.active else None
+        if begun is None:
+            return await original(session, method, str_or_url, **kwargs)
+        trail, is_own = begun
+        try:
+            response = await original(session, method, str_or_url, **kwargs)
+        except BaseException as error:
+            fail(trail, error)
+            raise
+        finally:
+            if is_own:
+                attempts.leave(trail)
+        if is_own and trail.flight is not None:
+            attempts.complete_unseen(trail, _status, response)
+        return response
+
+    return _request
+
+
+def _status(response: Any) -> int:
+    return int(response.status)
+
+
+def _hook_connect(original: Any, patch: Patch) -> Any:
+    async def connect(connector: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+        attempt = enter(req)
+        if attempt is None:
+            return await original(connector, req, *args, **kwargs)
+        args, kwargs = with_trace(attempt, args, kwargs) or (args, kwargs)
+        try:
+            connection = await original(connector, req, *args, **kwargs)
+        except BaseException as error:
+            attempt.fail(error)
+            raise
+        keep(connection, attempt)
+        return connection
+
+    return connect
+
+
+def _hook_send(original: Any, patch: Patch) -> Any:
+    async def send(request: Any, conn: Any) -> Any:
+        attempt = attempt_on(conn)
+        try:
+            return await original(request, conn)
+        except BaseException as error:
+            if attempt is not None:
+                attempt.fail(error)
+            raise
+
+    return send
+
+
+def _hook_start(original: Any, patch: Patch) -> Any:
+    async def start(response: Any, connection: Any) -> Any:
+        attempt = attempt_on(connection)
+        if attempt is None:
+            return await original(response, connection)
+        attempt.note("http11.send_request_body.complete")
+        try:
+            started = await original(response, connection)
+        except BaseException as error:
+            attempt.fail(error)
+            raise
+        respond(attempt, response)
+        return started
+
+    return start
+
+
+def _hook_close(original: Any, patch: Patch) -> Any:
+    def close_response(response: Any) -> Any:
+        close(response)
+        return original(response)
+
+    return close_response
+
+
+def _hook_feed_data(original: Any, patch: Patch) -> Any:
+    def feed_data(reader: Any, data: bytes, *args: Any) -> Any:
+        result = original(reader, data, *args)
+        note_piece(reader, data)
+        return result
+
+    return feed_data
+
+
+def _hook_set_exception(original: Any, patch: Patch) -> Any:
+    def set_exception(reader: Any, exc: BaseException, *args: Any) -> Any:
+        note_error(reader, exc)
+        return original(reader, exc, *args)
+
+    return set_exception
+
+
+def _hook_wait(original: Any, patch: Patch) -> Any:
+    async def _wait(reader: Any, func_name: str) -> Any:
+        try:
+            result = await original(reader, func_name)
+        except BaseException as error:
+            note_wait(reader, error)
+            raise
+        note_wait(reader, None)
+        return result
+
+    return _wait
+
+
+def _hook_start_connection(original: Any, patch: Patch) -> Any:
+    async def start_connection(*args: Any, **kwargs: Any) -> Any:
+        opened = await original(*args, **kwargs)
+        note_opened()
+        return opened
+
+    return start_connection
