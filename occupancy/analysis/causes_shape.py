@@ -75,10 +75,13 @@ def find_serial(unit: Unit, shape: Cause, overlap: list[RunOverlap], *, by_need:
 
 
 def _serial_by_need(unit: Unit, needs: list[tuple[Node, Node]]) -> Finding:
-    told = dict.fromkeys(_need(later, earlier) for later, earlier in needs)
+    told = list(dict.fromkeys(_need(later, earlier) for later, earlier in needs))
+    is_chain = len(needs) == unit.n_logical - 1 and _is_chain(needs)
+    if is_chain and len(told) > SHOWN:
+        told = ["each needs the one before"]
     others = "each" if not needs else "each other" if len(needs) < unit.n_logical - 1 else ""
     reasons = [
-        f"{' and '.join(list(told)[:SHOWN])}, as requests show" if told else "",
+        f"{' and '.join(told[:SHOWN])}, as requests show" if told else "",
         f"{others} may need the one before" if others else "",
     ]
     return Finding(
@@ -93,10 +96,17 @@ def _serial_by_need(unit: Unit, needs: list[tuple[Node, Node]]) -> Finding:
             "shown_needs": len(needs),
         },
         sites_of(unit.frames),
-        "where a step does not need the one before, start both at once, or say so with label(..., after=...)",
+        "nothing here may overlap: what is left is fewer calls, shorter ones, or several such runs at once"
+        if is_chain
+        else "where a step does not need the one before, start both at once, or say so with label(..., after=...)",
         (unit.name,),
         0.0,
     )
+
+
+def _is_chain(needs: list[tuple[Node, Node]]) -> bool:
+    """Whether the needs are those of each call of the one before it, of all but the first."""
+    return all(needs[place][1] is needs[place - 1][0] for place in range(1, len(needs)))
 
 
 def _need(later: Node, earlier: Node) -> str:

@@ -129,8 +129,7 @@ def branches_of(unit: Unit) -> list[Unit]:
     """Split a unit into flows where two that make several calls each are under way at once; else give it whole."""
     if unit.pool is not None:
         return [unit]  # an executor's threads are no flows of the program's
-    counts = np.bincount(unit.flow)
-    several = np.flatnonzero(counts > 1)
+    several = np.flatnonzero(unit.logical_of_flows > 1)
     last_end_ns = -1
     for flow in sorted(several.tolist(), key=lambda flow: int(unit.start_ns[np.argmax(unit.flow == flow)])):
         mine = unit.flow == flow

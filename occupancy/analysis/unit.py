@@ -98,6 +98,11 @@ class Unit:
         return int(self.logical.max(initial=-1)) + 1
 
     @cached_property
+    def logical_of_flows(self) -> Int64:
+        """How many logical calls each flow makes: one that retries one call makes one."""
+        return np.bincount(np.unique(self.flow * max(self.n, 1) + self.logical) // max(self.n, 1))
+
+    @cached_property
     def frames(self) -> list[Frame | None]:
         """For each call its place in the program."""
         return [self.calls.frames[site] for site in self.calls.site[self.place].tolist()]

@@ -15,7 +15,7 @@ class UnitCounts(NamedTuple):
     n_logical: int
     """Logical calls: attempts of one taken together."""
     n_branches: int
-    """Flows (threads and tasks) that make several calls each."""
+    """Flows (threads and tasks) that make several logical calls each."""
     peak: int
     wall_ns: int
     """From the first start to the last end of calls that last longer than 0."""
@@ -51,7 +51,9 @@ def counts_of(units: Sequence[Unit]) -> list[UnitCounts]:
     n = len(units)
     owner = np.repeat(np.arange(n), [unit.n for unit in units])
     whole = Unit(None, units[0].calls, np.concatenate([unit.place for unit in units]))
-    columns = (n_logical_of(whole, owner, n), _n_branches(whole, owner, n), *_levels(whole, owner, n))
+    n_logical = n_logical_of(whole, owner, n)
+    has_retries = int(n_logical.sum()) < whole.n
+    columns = (n_logical, _n_branches(whole, owner, n, has_retries=has_retries), *_levels(whole, owner, n))
     return [UnitCounts(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
@@ -67,15 +69,16 @@ def n_logical_of(whole: Unit, owner: Int64, n: int) -> Int64:
     return own + np.bincount(keys[-1][order][is_new], minlength=n)
 
 
-def _n_branches(whole: Unit, owner: Int64, n: int) -> Int64:
-    """Count the flows of each of n owners that make several calls."""
+def _n_branches(whole: Unit, owner: Int64, n: int, *, has_retries: bool) -> Int64:
+    """Count the flows of each of n owners that make several logical calls: one that retries one call is no branch."""
     flow = owner
     for name in ("pid", "thread", "async_task"):
         values, place = whole.calls.numbered(name)
         if len(values) > 1:
             flow = np.unique(flow * len(values) + place[whole.place], return_inverse=True)[1]
     first = np.unique(flow, return_index=True)[1]
-    return np.bincount(owner[first][np.bincount(flow) > 1], minlength=n)
+    mine = np.unique(flow * whole.n + whole.logical) // whole.n if has_retries else flow
+    return np.bincount(owner[first][np.bincount(mine) > 1], minlength=n)
 
 
 def _levels(whole: Unit, owner: Int64, n: int) -> tuple[Int64, ...]:

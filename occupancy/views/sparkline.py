@@ -10,7 +10,7 @@ RAMP = "_.:-=+*#%@"
 EMPTY = "no calls in flight"
 MARK_SHARE = 6
 """Marks at the starts of calls are drawn up to one in so many slots; beyond that they are no longer read."""
-QUEUE_LEGEND = "# on the wire, . waiting in the program's own queue"
+QUEUE_LEGEND = "# on the wire, . asked for, not yet on the wire"
 MAX_ROWS = 8
 """Rows of a `skyline` that is not told its height."""
 

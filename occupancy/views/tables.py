@@ -166,7 +166,7 @@ def _notes(summary: Summary, width: int) -> list[str]:
     notes = [
         (summary.n_open, "still open"),
         (summary.n_errors, "failed"),
-        (summary.n_429, "of status 429"),
+        (summary.n_429, "of them of status 429"),
         (summary.n_retries, "further attempts"),
         (summary.n_released_late, "held after their end"),
         (summary.n_dropped, "unusable"),

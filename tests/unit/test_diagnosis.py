@@ -2,9 +2,9 @@
 
 import dataclasses
 import random
+from collections import defaultdict
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +37,7 @@ from occupancy.analysis.columns import columns_of
 from occupancy.analysis.diagnosis import MOST_RUNS, diagnose
 from occupancy.analysis.findings import SITES, Cause, Diagnosis, Finding, merged, place_of
 from occupancy.analysis.groups import CountedCalls
+from occupancy.analysis.overlap import branches_of
 from occupancy.analysis.unit_counts import counts_of
 from occupancy.analysis.units import units
 from occupancy.call import Call, Frame, Kind, Outcome
@@ -143,6 +144,28 @@ def test_needs_of_calls_of_one_label_are_told_by_lines_and_of_a_loop_by_its_labe
     turns = [dataclasses.replace(one, logical_id=n, needs=n - 1) for n, one in enumerate(loop(), 1)]
     [finding] = diagnosis_of(turns).findings
     assert finding.sentence.endswith("at agent.py:20; ask needs the one before, as requests show")
+
+
+def test_where_every_need_is_shown_nothing_is_proposed() -> None:
+    steps = many(4, lambda n: call(100 * n, 100 * n + 95, 30 + n))
+    chained = [dataclasses.replace(one, logical_id=n, needs=n - 1) for n, one in enumerate(steps, start=1)]
+    [finding] = diagnosis_of(chained).findings
+    assert finding.sentence.endswith(" and agent.py:33; each needs the one before, as requests show")
+    assert finding.action.startswith("nothing here may overlap")
+    skipping = [*chained[:3], dataclasses.replace(chained[3], needs=1)]
+    [finding] = diagnosis_of(skipping).findings
+    assert finding.sentence.endswith(" and agent.py:32 needs agent.py:31, as requests show")
+    assert finding.action.startswith("where a step does not need the one before")
+
+
+def test_one_call_that_is_retried_makes_no_branch() -> None:
+    first = many(3, lambda n: call(n, 50, async_task=f"Task-{n}", logical_id=n + 1, status=429, outcome="http_error"))
+    second = many(3, lambda n: call(200 + n, 400, async_task=f"Task-{n}", logical_id=n + 1, attempt=1))
+    calls = [*first, *second]
+    [verdict] = diagnosis_of(calls).verdicts
+    assert verdict.sentence == "overlapped: up to 3 in flight, mean 1.86"
+    [unit] = units(CountedCalls.of(columns_of(calls)))
+    assert [branch.n for branch in branches_of(unit)] == [6]
 
 
 def test_looked_at_and_nothing_shown_the_finding_says_so() -> None:
@@ -388,7 +411,10 @@ def test_counts_of_all_units_are_those_of_each(calls: list[Call]) -> None:
         ns = unit.steps.time_at_level
         assert (counts.n_logical, counts.peak, counts.wall_ns) == (unit.n_logical, unit.steps.peak, unit.steps.wall_ns)
         assert (counts.mean, counts.busy_ns, counts.overlapped_ns) == (unit.steps.mean, sum(ns[1:]), sum(ns[2:]))
-        assert counts.n_branches == np.count_nonzero(np.bincount(unit.flow) > 1)
+        calls_of = defaultdict(set)
+        for flow, logical in zip(unit.flow.tolist(), unit.logical.tolist(), strict=True):
+            calls_of[flow].add(logical)
+        assert counts.n_branches == sum(len(mine) > 1 for mine in calls_of.values())
 
 
 @given(st.lists(ANYTHING, max_size=14), st.none() | st.integers(0, 400 * MS))

@@ -114,7 +114,7 @@ def test_boundaries_that_could_not_be_read_are_left_out() -> None:
 def test_calls_that_wait_in_the_programs_own_queue_are_dotted() -> None:
     drawn = skyline(of(*[(0, 10 * S)] * 3), 13, wire=of((0, 10 * S), (0, 5 * S))).splitlines()
     assert drawn[:3] == ["3 |..........", "2 |#####.....", "1 |##########"]
-    assert drawn[-1] == "# on the wire, . waiting in the program's own queue"
+    assert drawn[-1] == "# on the wire, . asked for, not yet on the wire"
 
 
 def test_nothing_is_dotted_where_all_calls_are_on_the_wire() -> None:
@@ -184,7 +184,7 @@ def test_a_bar_shows_waiting_open_calls_and_no_telemetry() -> None:
     assert drawn[0] == "...aaaaaaaaaaaaaaaaa |.........=========   100 ms"
     assert drawn[1].startswith("(no label)           |   ===")
     assert drawn[1].endswith("= >80.0 ms")
-    assert drawn[-1] == "= on the wire, . waiting in the program's own queue"
+    assert drawn[-1] == "= on the wire, . asked for, not yet on the wire"
     assert "upload" not in "".join(drawn)
 
 

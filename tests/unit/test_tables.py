@@ -101,7 +101,7 @@ def test_the_report_tells_what_is_wrong_with_calls_and_is_silent_where_all_is_we
     for note in (
         "1 still open",
         "31 failed",
-        "15 of status 429",
+        "15 of them of status 429",
         "59 further attempts",
         "59 held after their end",
         "1 unusable",
