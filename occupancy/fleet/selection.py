@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from occupancy import kinds
 from occupancy.fleet.grouping import attribute, first
 from occupancy.formats.selection import Selection
-from occupancy.formats.span_kinds import GENERATING, MODEL_TYPES, NOTES, TYPE_NAMES
+from occupancy.formats.span_kinds import GENERATING, MODEL_TYPES, NOTES, OWN, TYPE_NAMES
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -22,7 +22,9 @@ IS_SERVED = "SpanKind IN ('Server', 'Consumer', 'SPAN_KIND_SERVER', 'SPAN_KIND_C
 """What lies above such a span is another process's work."""
 
 _HTTP_NAMES = "['http.request.method', 'http.method', 'url.full', 'http.url', 'rpc.system', 'rpc.system.name']"
-IS_HTTP = f"""(mapContains(SpanAttributes, 'occupancy.call_id')
+IS_OWN = f"mapContains(SpanAttributes, '{OWN}')"
+"""We have stamped it: it is a call, whatever lies below it."""
+IS_HTTP = f"""({IS_OWN}
             OR {IS_CLIENT} AND hasAny(mapKeys(SpanAttributes), {_HTTP_NAMES}))"""
 IS_BARE = f"({IS_HTTP} AND NOT mapContains(SpanAttributes, 'occupancy.call_id'))"
 """A request that we have not stamped: its span may end with the headers."""
@@ -35,8 +37,9 @@ IS_INFERENCE = f"""multiIf(
             mapContains(SpanAttributes, 'traceloop.span.kind'), false,
             {first(attribute("gen_ai.request.model"), attribute("llm.request.model"))} != '')"""
 
-_URL = first(attribute("url.full"), attribute("http.url"))
 _KIND = attribute("occupancy.kind")
+IS_MODEL_REQUEST = f"if({_KIND} != '', {_KIND} = 'generate', {IS_INFERENCE})"
+_URL = first(attribute("url.full"), attribute("http.url"))
 COUNTS = f"""NOT ({IS_HTTP} AND multiIf(
             {_KIND} != '', {_KIND} = 'other',
             match(path({_URL}), {{telemetry_path:String}}) OR match(domain({_URL}), {{telemetry_host:String}})))"""
@@ -47,6 +50,8 @@ PATTERNS = {"telemetry_path": kinds.TELEMETRY_PATH.pattern, "telemetry_host": ki
 _TEST = """multiIf(
             mapContains(SpanAttributes, {attribute:String}), SpanAttributes[{attribute:String}],
             mapContains(ResourceAttributes, {attribute:String}), ResourceAttributes[{attribute:String}],
+            mapContains(SpanAttributes, concat('occupancy.', {attribute:String})),
+            SpanAttributes[concat('occupancy.', {attribute:String})],
             {attribute:String} = 'name', SpanName,
             '') = {value:String}"""
 
@@ -76,7 +81,7 @@ def to_filter(select: str | None) -> CallFilter:
         case "http":
             return CallFilter(IS_HTTP, True, {})
         case "genai":
-            return CallFilter(IS_INFERENCE, True, {})
+            return CallFilter(IS_MODEL_REQUEST, True, {})
         case "client":
             return CallFilter(IS_CLIENT, False, {})
         case "all":

@@ -5,7 +5,7 @@ most of them that intersect (`maxIntersections` lets ends come before starts at 
 """
 
 from occupancy.fleet.grouping import FROM_ABOVE, GROUPINGS, MODEL
-from occupancy.fleet.selection import COUNTS, IS_BARE, IS_INFERENCE, IS_SERVED, CallFilter
+from occupancy.fleet.selection import COUNTS, IS_BARE, IS_INFERENCE, IS_OWN, IS_SERVED, CallFilter
 
 MAX_GROUPS = 1000
 """Groups that travel, the busiest first."""
@@ -58,7 +58,7 @@ def buckets(table: str, calls: CallFilter, by: str | None, peak: str = "max_inte
         all calls together, then the groups, the busiest first. Buckets without calls are left out.
     """
     is_nested = calls.leaves_only or by in FROM_ABOVE
-    leaf = "AND id NOT IN (SELECT root FROM covered)" if calls.leaves_only else ""
+    leaf = f"AND ({IS_OWN} OR id NOT IN (SELECT root FROM covered))" if calls.leaves_only else ""
     return f"""
 WITH RECURSIVE
 near AS (

@@ -1,6 +1,6 @@
 """`select`: which spans of a file are the calls to count."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ class Selection:
                 return list(spans)
             case "client":
                 return [span for span in spans if span_kinds.is_client(span)]
-        return [span for span in spans if _text(_attribute(span, self._name)) == self._value]
+        return [span for span in spans if self._value in map(_text, _told(span, self._name))]
 
     def columns(self, columns: Columns) -> Columns:
         """The calls to count of a file whose rows are calls.
@@ -69,11 +69,14 @@ class Selection:
         return {field: column[mask] for field, column in columns.items()}
 
 
-def _attribute(span: Span, name: str) -> Any:
+def _told(span: Span, name: str) -> Iterator[Any]:
+    """What goes by a name in a span: an attribute; without one a field of our call, and what every span has."""
     for attributes in (span.attributes, span.resource):
         if name in attributes:
-            return attributes[name]
-    return {"name": span.name, "kind": span.kind, "span.kind": span.kind}.get(name)
+            yield attributes[name]
+            return
+    yield span.attributes.get(f"occupancy.{name}")
+    yield {"name": span.name, "kind": span.kind, "span.kind": span.kind}.get(name)
 
 
 def _text(value: Any) -> str | None:

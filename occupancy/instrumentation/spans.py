@@ -4,6 +4,7 @@ Works on whatever span is current, through OpenTelemetry's API only, and only wh
 """
 
 import functools
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from occupancy import _guard
-from occupancy.call import Call, Outcome
+from occupancy.call import Call, Frame, Outcome
 from occupancy.caller import trace_api
 from occupancy.caller.spans_above import is_below_model_span
 from occupancy.flight import Flight
@@ -24,7 +25,8 @@ FAILED = frozenset({Outcome.TIMEOUT, Outcome.ERROR, Outcome.CANCELLED})
 FIELDS = (
     "in_flight_start", "in_flight_end", "wait_first_ms", "total_ms", "outcome", "kind", "label", "model", "run",
     "attempt", "call_id", "logical_id", "connection_reused", "key_id", "retry_after_s", "limit_requests",
-    "remaining_requests", "limit_tokens", "remaining_tokens",
+    "remaining_requests", "limit_tokens", "remaining_tokens", "after", "needs", "async_task", "thread", "siblings",
+    "siblings_held",
 )  # fmt: skip
 """Fields of a call that go on its span as they are, as `occupancy.<name>`."""
 PHASES = ("client_ns", "gate_ns", "pool_ns", "connect_ns", "tls_ns", "send_ns", "wait_ns", "receive_ns")
@@ -250,7 +252,16 @@ def attributes(call: Call) -> dict[str, str | int | float]:
         spent_ns = getattr(call, name)
         if spent_ns is not None:
             found[key] = spent_ns / 1e6
+    if call.sync_in_event_loop:
+        found["occupancy.sync_in_event_loop"] = True
+    if len(call.call_stack) > 1:  # of one frame the conventional attributes tell
+        found["occupancy.call_stack"] = _stack_text(call.call_stack)
     return found
+
+
+@functools.lru_cache(maxsize=1024)  # a program has few places that make calls
+def _stack_text(stack: tuple[Frame, ...]) -> str:
+    return json.dumps(stack)
 
 
 def conventional_attributes(call: Call) -> Iterator[tuple[str, str | int | float]]:

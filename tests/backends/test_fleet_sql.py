@@ -30,6 +30,7 @@ KINDS_OF_SPAN = (
     ("client", HTTP),
     ("client", {"http.method": "GET", "http.url": "http://127.0.0.1:8377/generate/plan"}),
     ("client", {"occupancy.call_id": 3, "occupancy.kind": "generate", "occupancy.label": "plan", **HTTP}),
+    ("client", {"occupancy.call_id": 4, "occupancy.kind": "tool", "gen_ai.request.model": "large"}),
     ("client", {"rpc.system": "grpc"}),
     ("client", {"db.system": "postgresql"}),
     ("client", CHAT),
@@ -45,7 +46,8 @@ KINDS_OF_SPAN = (
     ("consumer", {}),
 )
 """A kind and the attributes of a span, each another case of what counts as a call."""
-SELECTS = (None, "http", "genai", "client", "all", "gen_ai.request.model=large", "service.name=agent", "name=step")
+SELECTS = (None, "http", "genai", "client", "all", "gen_ai.request.model=large", "service.name=agent", "name=step",
+           "label=plan")  # fmt: skip
 
 
 @st.composite

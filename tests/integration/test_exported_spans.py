@@ -25,10 +25,15 @@ PROGRAM = """
     log = occupancy.instrument()
     server, both = Server(), asyncio.Event()
 
+    async def ask(client, path):
+        await client.get(path)
+
     async def main():
         async with httpx2.AsyncClient(base_url=server.url) as client:
             with trace.get_tracer("agent").start_as_current_span("agent"):
-                await client.get("/ok")
+                await ask(client, "/ok")
+                await ask(client, "/ok")
+                await asyncio.gather(ask(client, "/ok"), ask(client, "/ok"))
                 async with client.stream("GET", "/half") as first, client.stream("GET", "/half") as second:
                     pass  # two at once; both are closed before their ends
                 await client.get("/404?key=secret")
@@ -63,11 +68,20 @@ def facts(call: Call) -> dict[str, object]:
     names = (
         "call_id", "logical_id", "attempt", "trace_id", "span_id", "run", "kind", "label", "method", "host", "path",
         "status", "outcome", "error_type", "in_flight_start", "connection_reused", "client_ns", "pool_ns", "connect_ns",
-        "send_ns", "wait_ns", "receive_ns", "call_site",
+        "send_ns", "wait_ns", "receive_ns", "call_stack", "async_task", "thread", "siblings", "siblings_held", "model",
+        "after", "needs", "sync_in_event_loop",
     )  # fmt: skip
     stamps = ("headers_ns", "first_byte_ns", "last_byte_ns", "end_ns")
     since_start = {name: getattr(call, name) and getattr(call, name) - call.start_ns for name in stamps}
     return {name: getattr(call, name) for name in names} | since_start
+
+
+def causes(log: occupancy.OccupancyLog) -> list[object]:
+    """What a diagnosis names, without its times: a span does not tell when the running count dropped."""
+    found = log.diagnose()
+    return [(one.run, one.cause, one.n, one.peak) for one in found.verdicts] + [
+        (one.cause, one.action, one.call_sites, one.runs) for one in found.findings
+    ]
 
 
 @pytest.mark.parametrize("name", ["spans.json", "console.txt"])
@@ -79,3 +93,4 @@ def test_they_are_the_calls_of_the_log(folder: Path, name: str) -> None:
         assert facts(call) == facts(by_id.pop(call.call_id))
     assert by_id == {}
     assert "secret" not in (folder / name).read_text()
+    assert causes(again) == causes(log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -260,11 +261,13 @@ def expected_attributes(call: dict[str, Any]) -> dict[str, Any]:
     """The attributes of ours that a span must have, by its call."""
     names = (
         "in_flight_start", "in_flight_end", "wait_first_ms", "total_ms", "outcome", "kind", "label", "run", "attempt",
-        "call_id", "logical_id", "connection_reused",
+        "call_id", "logical_id", "connection_reused", "model", "async_task", "thread", "siblings", "siblings_held",
     )  # fmt: skip
     phases = ("client", "gate", "pool", "connect", "tls", "send", "wait", "receive")
     expected = {name: call[name] for name in names}
     expected |= {f"{name}_ms": None if call[f"{name}_ns"] is None else call[f"{name}_ns"] / 1e6 for name in phases}
+    expected["sync_in_event_loop"] = call["sync_in_event_loop"] or None
+    expected["call_stack"] = json.dumps(call["call_stack"]) if len(call["call_stack"]) > 1 else None
     return {f"occupancy.{name}": value for name, value in expected.items() if value is not None}
 
 

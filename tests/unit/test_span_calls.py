@@ -292,6 +292,19 @@ def test_what_we_have_stamped_counts_whatever_lies_below() -> None:
     assert numbers(calls_of(outer, inner, select="genai")) == [1]  # its kind tells: the other only names a model
 
 
+def test_what_we_have_stamped_is_selected_by_the_fields_of_its_call() -> None:
+    plan, other = (
+        span(number, attributes={"occupancy.call_id": number, "occupancy.label": label, "occupancy.kind": kind,
+                                 "occupancy.siblings_held": True, "model": "theirs", "occupancy.model": "ours"})
+        for number, label, kind in ((1, "plan", "generate"), (2, "tool", "tool"))
+    )  # fmt: skip
+    for select, expected in {
+        "label=plan": [1], "occupancy.label=plan": [1], "kind=tool": [2], "kind=client": [1, 2], "model=theirs": [1, 2],
+        "model=ours": [], "siblings_held=true": [1, 2], "label=": [],
+    }.items():  # fmt: skip
+        assert numbers(calls_of(plan, other, select=select)) == expected, select
+
+
 @pytest.mark.parametrize("times", [(0, 2**62), (2**62, 2**62 + 1), (0, 10**400)])
 def test_a_time_that_cannot_be_costs_its_span(times: tuple[int, int]) -> None:
     found = Spans([span(1, times=times, attributes=HTTP), span(2, attributes=HTTP)])

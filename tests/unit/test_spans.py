@@ -423,7 +423,8 @@ def test_attributes_of_a_full_call() -> None:
         client_ns=1_000, gate_ns=2_000, pool_ns=3_000, connect_ns=4_000, tls_ns=5_000, send_ns=6_000, wait_ns=7_000,
         receive_ns=8_000, connection_reused=False, error_type="429", call_stack=(Frame("/app/main.py", 3, "main"),),
         key_id="2bb80d53", retry_after_s=2.5, limit_requests=60, remaining_requests=0, limit_tokens=9000,
-        remaining_tokens=8000,
+        remaining_tokens=8000, after="look\nread", needs=0, async_task="Task-2", thread="MainThread", siblings=2,
+        siblings_held=False,
     )  # fmt: skip
     assert spans.attributes(call) == {
         "occupancy.in_flight_start": 2,
@@ -453,6 +454,12 @@ def test_attributes_of_a_full_call() -> None:
         "occupancy.remaining_requests": 0,
         "occupancy.limit_tokens": 9000,
         "occupancy.remaining_tokens": 8000,
+        "occupancy.after": "look\nread",
+        "occupancy.needs": 0,
+        "occupancy.async_task": "Task-2",
+        "occupancy.thread": "MainThread",
+        "occupancy.siblings": 2,
+        "occupancy.siblings_held": False,
     }
     assert dict(spans.conventional_attributes(call)) == {
         "http.request.resend_count": 1,
@@ -461,6 +468,13 @@ def test_attributes_of_a_full_call() -> None:
         "code.function.name": "main",
         "error.type": "429",
     }
+
+
+def test_more_frames_than_one_are_an_attribute_of_ours() -> None:
+    stack = (Frame("/app/main.py", 3, "ask"), Frame("/app/main.py", 9, "main"))
+    found = spans.attributes(Call(call_stack=stack, sync_in_event_loop=True))
+    assert found["occupancy.call_stack"] == '[["/app/main.py", 3, "ask"], ["/app/main.py", 9, "main"]]'
+    assert found["occupancy.sync_in_event_loop"] is True
 
 
 # Suppression
