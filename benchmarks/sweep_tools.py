@@ -17,7 +17,7 @@ Three runs each, service 0.2 s, two cores that others used too:
                 guidellm    200       138-171  26.6-27.1 requests/s; knee at 8.4-8.5 streams
                 aiperf      166       115-142  26.6-28.1 requests/s; the reader picks
 
-aiperf sends what it is told to: here as many as a sweep of ours sends at most at these levels.
+Both send what they are told to: here 40 at each level, and max(20, 4 for each stream), warm-up included in the counts.
 """
 
 import argparse
