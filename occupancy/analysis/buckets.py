@@ -44,7 +44,8 @@ class Buckets:
     @property
     def mean_in_flight(self) -> float:
         """Mean in flight over the whole window."""
-        return int(self.in_flight_ns.sum()) / int(self.edges_ns[-1] - self.edges_ns[0])
+        in_flight_ns = sum(self.in_flight_ns.tolist())  # Python's integers do not overflow
+        return in_flight_ns / int(self.edges_ns[-1] - self.edges_ns[0])
 
 
 def bucket(start_ns: Int64, end_ns: Int64, edges_ns: Int64) -> Buckets:

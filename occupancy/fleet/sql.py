@@ -124,7 +124,7 @@ SELECT
     count() OVER () - 1
 FROM filled
 GROUP BY is_group, name
-ORDER BY is_group, sum(in_flight_ns) DESC, name
+ORDER BY is_group, sum(toFloat64(in_flight_ns)) DESC, name
 LIMIT {MAX_GROUPS + 1}
 """
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from occupancy.analysis.buckets import bucket
+from occupancy.analysis.buckets import Buckets, bucket
 from occupancy.analysis.columns import MISSING
 
 INSTANTS = range(-5, 25)
@@ -66,3 +66,10 @@ def test_unix_times_are_exact():
     )
     assert found.in_flight_ns.tolist() == [3 + 59_999_999_999]
     assert found.peak.tolist() == [2]
+
+
+def test_the_mean_of_a_month_of_a_large_fleet_is_exact():
+    day_ns = 86_400 * 10**9
+    edges_ns = day_ns * np.arange(31)
+    in_flight_ns = np.full(30, 50_000 * day_ns)
+    assert Buckets(edges_ns, in_flight_ns, in_flight_ns, in_flight_ns).mean_in_flight == 50_000.0
