@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pandas import DataFrame
 
+    from occupancy.analysis.buckets import Buckets
     from occupancy.analysis.findings import Diagnosis
     from occupancy.analysis.running_count import RunningCount
     from occupancy.analysis.steps import Steps
@@ -316,6 +317,12 @@ class OccupancyLog:
         from occupancy.analysis.steps import steps_in_flight
 
         return steps_in_flight(self.columns(), self._until_ns())
+
+    def buckets(self, width_s: float) -> "Buckets":
+        """Mean and peak in flight in each `width_s` from the first start on; see `occupancy.analysis.buckets`."""
+        from occupancy.analysis.buckets import bucket_calls
+
+        return bucket_calls(self.columns(), round(width_s * 1e9), self._until_ns())
 
     def summary(self) -> "Summary":
         """The log in numbers; see `occupancy.analysis.summary`."""

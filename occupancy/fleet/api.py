@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from occupancy.analysis.buckets import Buckets
+from occupancy.analysis.buckets import Buckets, edges
 from occupancy.analysis.steps import Int64
 from occupancy.errors import InputError, ReadError
 from occupancy.fleet import sql
@@ -17,7 +17,6 @@ from occupancy.fleet.selection import PATTERNS, to_filter
 from occupancy.formats.times import FAR_NS
 
 HOUR_NS = 3600 * 10**9
-MAX_BUCKETS = 10_000
 BUCKETS = 60
 """About so many, where the width is not told."""
 WIDTHS_NS: tuple[int, ...] = (
@@ -77,7 +76,7 @@ def ask(connection: Connection, place: Place, question: Question, peak: str = "m
         **calls.parameters,
     }
     start_ns, end_ns = _window(connection, place, question, bound)
-    edges_ns = _edges(start_ns, end_ns, question.bucket_ns)
+    edges_ns = edges(start_ns, end_ns, question.bucket_ns or _readable(-(-(end_ns - start_ns) // BUCKETS)))
     bound |= {"start_ns": start_ns, "end_ns": end_ns, "width_ns": int(edges_ns[1] - edges_ns[0])}
     bound["earliest_ns"] = start_ns - question.lookback_ns
     found, longest_ns = connection.rows(sql.longest(table), bound)[0]
@@ -125,15 +124,6 @@ def _window(connection: Connection, place: Place, question: Question, bound: dic
     if start_ns >= end_ns:
         raise InputError(f"{place}: the window begins {(start_ns - end_ns) / 1e9:g} s after its end, or is empty")
     return start_ns, end_ns
-
-
-def _edges(start_ns: int, end_ns: int, width_ns: int | None) -> Int64:
-    """Edges of buckets of one width from the start on; the last bucket may be shorter."""
-    width_ns = width_ns or _readable(-(-(end_ns - start_ns) // BUCKETS))
-    n = -(-(end_ns - start_ns) // width_ns)
-    if n > MAX_BUCKETS:
-        raise InputError(f"bucket: {width_ns / 1e9:g} s makes {n} buckets of the window; at most {MAX_BUCKETS}")
-    return np.append(start_ns + width_ns * np.arange(n, dtype=np.int64), end_ns)
 
 
 def _readable(least_ns: int) -> int:

@@ -111,6 +111,7 @@ def questions(draw):
     return Question(select=select, bucket_ns=width_s * S, **window), edges_ns
 
 
+@pytest.mark.timeout(240)  # a minute where others keep the machine busy
 @settings(max_examples=100, deadline=None)
 @given(traces(), questions(), st.sampled_from(sorted(sql.PEAKS)))
 def test_buckets_are_those_of_numpy_on_the_calls_of_a_file(parquet, spans, question_and_edges, peak):
