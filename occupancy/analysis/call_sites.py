@@ -46,11 +46,8 @@ def telling_frames(stacks: Iterable[Stack]) -> dict[Stack, Frame | None]:
     ways: dict[Frame | None, list[Stack]] = defaultdict(list)
     for stack in dict.fromkeys(stacks):
         ways[stack[0] if stack else None].append(stack)
-    return {
-        stack: _frame_at(stack, common_depth(sharing) if len(sharing) > 1 else 0)
-        for sharing in ways.values()
-        for stack in sharing
-    }
+    depths = ((sharing, common_depth(sharing) if len(sharing) > 1 else 0) for sharing in ways.values())
+    return {stack: _frame_at(stack, depth) for sharing, depth in depths for stack in sharing}
 
 
 def _frame_at(stack: Stack, depth: int) -> Frame | None:
