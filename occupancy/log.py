@@ -198,11 +198,11 @@ class OccupancyLog:
         log.bad_rows = list(bad_rows)
         log._rows, opened, running = recount(columns)
         log._peak, log._level_ns = running.peak, running.level_ns.tolist()
-        for call in opened:
+        for number, call in enumerate(opened):
             if call.kind == Kind.OTHER:
-                log._open_other[call.call_id] = call
+                log._open_other[number] = call
             else:
-                log._open[call.call_id] = (call, call.in_flight_start or 0)
+                log._open[number] = (call, call.in_flight_start or 0)
         return log
 
     # Reading

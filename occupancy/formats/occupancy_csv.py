@@ -10,10 +10,12 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from occupancy.call import FIELD_TYPES, FIELDS, STAMPS, Call
+from occupancy.analysis.columns import Columns
+from occupancy.call import FIELD_TYPES, FIELDS, Call
 from occupancy.errors import InputError, ReadError
 from occupancy.formats.call_records import checked, field_value
 from occupancy.formats.csv_rows import rows_of
+from occupancy.formats.csv_texts import texts_of, times_of
 from occupancy.formats.recording import ColumnRecording, Recording, as_columns, joined
 from occupancy.formats.spans import UNREADABLE, reason_of, shown
 from occupancy.formats.times import FAR_NS
@@ -26,7 +28,8 @@ SCHEMA = 1
 PREFIX = "# occupancy "
 """How the file begins."""
 
-DERIVED = ("t0", "t_first", "t1", "wait_first_ms", "total_ms")
+BATCH = 1000
+"""Rows that are written at once."""
 HEADINGS = ("t0_s", "t_first_s", "t1_s", "wait_first_ms", "total_ms", *FIELDS)
 
 
@@ -56,9 +59,19 @@ def pieces(log: "OccupancyLog") -> Iterator[str]:
     """A log as the text of a CSV file, line by line."""
     yield _metadata(log)
     yield ",".join(HEADINGS) + "\n"
-    for call in [*log.calls, *log.open_calls]:
-        derived = (getattr(call, name) for name in DERIVED)
-        yield ",".join(_field(value) for value in (*derived, *(_written(call, name) for name in FIELDS))) + "\n"
+    columns = log.columns()
+    for first in range(0, len(columns["start_ns"]), BATCH):
+        yield from _call_lines({name: column[first : first + BATCH] for name, column in columns.items()}, log.origin_ns)
+
+
+def _call_lines(columns: Columns, origin_ns: int) -> Iterator[str]:
+    start_ns, first_ns, end_ns = (columns[name] for name in ("start_ns", "first_byte_ns", "end_ns"))
+    derived = [
+        *(times_of(stamp_ns, origin_ns, 1e9) for stamp_ns in (start_ns, first_ns, end_ns)),
+        *(times_of(stamp_ns, start_ns, 1e6) for stamp_ns in (first_ns, end_ns)),
+    ]
+    fields = [texts_of(name, columns[name], origin_ns) for name in FIELDS]
+    return (",".join(row) + "\n" for row in zip(*derived, *fields, strict=True))
 
 
 def _step_lines(log: "OccupancyLog") -> Iterator[str]:
@@ -67,25 +80,6 @@ def _step_lines(log: "OccupancyLog") -> Iterator[str]:
     yield "t_s,in_flight\n"
     for t_ns, in_flight in zip(steps.t_ns.tolist(), steps.in_flight.tolist(), strict=True):
         yield f"{(t_ns - log.origin_ns) / 1e9:.9f},{in_flight}\n"
-
-
-def _written(call: Call, name: str) -> Any:
-    value = getattr(call, name)
-    if name in STAMPS and value is not None:
-        return value - call.origin_ns
-    if name == "call_stack":
-        return json.dumps(value, separators=(",", ":")) if value else None
-    return value
-
-
-def _field(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = str(value)
-    # pandas takes a "#" for a comment, unless it is quoted.
-    return '"' + text.replace('"', '""') + '"' if any(sign in text for sign in ',"#\r\n') else text
 
 
 def read(text: str, name: str) -> ColumnRecording:
