@@ -98,7 +98,8 @@ class Call:
     `gather`, task group or nursery (the largest above the call), or what an executor runs and still has in its queue.
     None where there is no such group."""
     siblings_held: bool | None = None
-    """Whether one of those tasks is seen to wait for its turn at a lock or semaphore; None where nobody can see."""
+    """Whether one of those tasks is seen to wait for its turn at a lock or semaphore, when the call starts or when its
+    headers come; None where nobody can see."""
     call_stack: tuple[Frame, ...] = ()
     """Up to four user frames, innermost first; empty where nothing is known."""
 

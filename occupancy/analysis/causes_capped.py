@@ -28,11 +28,11 @@ HANDOFF_SHARE = 0.25
 SAME_FLOW_SHARE = 0.5
 """A limit lets in who has waited longest: mostly another flow than the one that has just ended its call."""
 HELD_SHARE = 0.5
-"""Share of the starts with work waiting at which a sibling is seen to wait for its turn: the last one sees none."""
+"""Share of the calls with more siblings than ever are in flight that meet one that waits: the last meets none."""
 HELD_CAP_SHARE = 0.2
 """Share of the time at the cap in that case: a lock that holds something else leaves the level to chance."""
 LEAST_QUEUED = 2
-"""Starts with work waiting: one alone is chance."""
+"""Starts with work waiting: one alone is chance, unless as many calls have seen it wait for its turn."""
 
 
 def find_pool_cap(process: Unit) -> list[Finding]:
@@ -120,17 +120,27 @@ def find_semaphore_cap(unit: Unit) -> list[Finding]:
     # A thread that has just ended its work still counts as at work: one sibling more than in flight is none.
     in_thread = np.array([task is None for task in unit.column("async_task").tolist()])
     queued = np.flatnonzero(is_queued(unit, cap) & ~(in_thread & (siblings == cap + 1)))
-    if queued.size < LEAST_QUEUED or len(set(unit.flow.tolist())) <= cap:
+    if not queued.size or len(set(unit.flow.tolist())) <= cap:
         return []
-    at_cap = share_at_least(unit, cap, queued)
-    if (_are_held(unit, queued) and at_cap >= HELD_CAP_SHARE) or (at_cap >= CAP_SHARE and _are_let_in(unit, queued)):
-        return [_semaphore(unit, cap, int(queued.size), queued)]
-    return []
+    held = _meet_held(unit)[siblings > cap]
+    are_held = float(held.mean()) >= HELD_SHARE
+    if queued.size < LEAST_QUEUED:
+        is_cap = are_held and np.count_nonzero(held) >= LEAST_QUEUED and _are_let_in(unit, queued)
+    else:
+        at_cap = share_at_least(unit, cap, queued)
+        is_cap = (are_held and at_cap >= HELD_CAP_SHARE) or (at_cap >= CAP_SHARE and _are_let_in(unit, queued))
+    return [_semaphore(unit, cap, int(queued.size), queued)] if is_cap else []
 
 
-def _are_held(unit: Unit, queued: Int64) -> bool:
-    """Whether at most of some starts a sibling is seen to wait at a lock or semaphore."""
-    return float(np.mean(unit.column("siblings_held")[queued] == 1)) >= HELD_SHARE
+def _meet_held(unit: Unit) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which calls see a sibling wait for its turn, or are in flight together with one that does, shape (n,).
+
+    Of several that end at once only the first to end may see it: then it has its turn.
+    """
+    seen = unit.column("siblings_held") == 1
+    begun = np.searchsorted(unit.start_ns[seen], unit.end_ns, side="left")
+    over = np.searchsorted(np.sort(unit.end_ns[seen]), unit.start_ns, side="right")
+    return np.asarray(seen | (begun > over))
 
 
 def _are_let_in(unit: Unit, queued: Int64) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "describe_later",
     "flow_id",
     "is_in_tracked_call",
+    "look_again",
     "model_span_above",
     "span_above",
     "sync_in_event_loop",
@@ -62,6 +63,14 @@ def describe_flow(call: Call, step: str | None, *, with_stack: bool = True) -> N
     call.label = label and label[:LABEL_LENGTH]
     call.after = "\n".join(current_after()) or None
     call.run = current_run() or call.trace_id or flow.root
+
+
+def look_again(call: Call) -> None:
+    """Look anew, on the same task, whether a sibling waits for its turn: none did when the call started.
+
+    Of tasks that were handed over together the first makes its call before the others have come as far as the limit.
+    """
+    call.siblings_held = bool(siblings().is_held)
 
 
 def describe_later(call: Call) -> None:

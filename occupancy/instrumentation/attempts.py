@@ -180,6 +180,8 @@ def take_headers(flight: Flight, status: int, headers: dict[str, str]) -> bool:
     """Stamp the headers; False where the call ends with them, since no body can come."""
     flight.headers(status, monotonic_ns())
     quietly(exchange.describe_response, flight.call, headers, settings)
+    if flight.call.siblings_held is False:
+        quietly(caller.look_again, flight.call)
     if settings.call_stack:
         quietly(caller.describe_later, flight.call)
     if quietly(exchange.has_no_body, flight.call.method, status, headers):

@@ -245,6 +245,18 @@ async def semaphore_of_two(url: str) -> None:
     await with_semaphore(url, 2)
 
 
+async def semaphore_in_each_round(url: str) -> None:
+    semaphore = asyncio.Semaphore(2)
+    async with async_client(url) as http:
+
+        async def fetch() -> None:
+            async with semaphore:
+                await http.get("/v1/models", headers=work(200))  # at round
+
+        for _ in range(3):
+            await asyncio.gather(*(fetch() for _ in range(3)))
+
+
 async def hidden_semaphore_of_one(url: str) -> None:
     await with_semaphore(url, 1)
 
@@ -529,6 +541,7 @@ CASES = (
     Case(small_pool, OVERLAPPED, Cause.CAPPED_POOL, ("small pool",), {"cap": 2, "asked_for": 8}),
     Case(small_pool_in_threads, None, Cause.CAPPED_POOL, ("small pool in threads",), {"cap": 2}),
     Case(semaphore_of_two, PARTLY, Cause.CAPPED_SEMAPHORE, ("semaphore",), {"cap": 2, "tasks": 6}),
+    Case(semaphore_in_each_round, PARTLY, Cause.CAPPED_SEMAPHORE, ("round",), {"cap": 2, "tasks": 9}),
     Case(hidden_semaphore_of_one, SERIAL, Cause.CAPPED_SEMAPHORE, ("semaphore",), {"cap": 1, "tasks": 6}),
     Case(capacity_limiter, None, Cause.CAPPED_SEMAPHORE, ("limiter",), {"cap": 2, "tasks": 8}),
     Case(acquire_in_a_loop, None, Cause.CAPPED_SEMAPHORE, ("acquire",), {"cap": 2, "tasks": 6, "calls": 18}),

@@ -251,6 +251,17 @@ def seen_to_wait() -> list[Call]:
     return slow_to_let_in(siblings_held=True)
 
 
+def semaphore_of_each_round() -> list[Call]:
+    """Rounds of 3 tasks, of which a semaphore of 2 lets the last one in when another has ended."""
+    rounds = [(0, 95, True), (2, 96, False), (97, 195, False)]
+    return many(9, lambda n: call(200 * (n // 3) + rounds[n % 3][0], 200 * (n // 3) + rounds[n % 3][1], 80,
+                                  async_task=f"Task-{n}", siblings=3, siblings_held=rounds[n % 3][2]))  # fmt: skip
+
+
+def semaphore_of_one_round() -> list[Call]:
+    return semaphore_of_each_round()[:3]
+
+
 def lock_in_threads() -> list[Call]:
     return [dataclasses.replace(one, run=f"pool_{n}", thread=f"pool_{n}", async_task=None)
             for n, one in enumerate(lock())]  # fmt: skip
@@ -283,6 +294,8 @@ MATRIX: list[tuple[Callable[[], list[Call]], Cause, Cause | None, list[int]]] = 
     (semaphore, PARTLY, Cause.CAPPED_SEMAPHORE, [80]),
     (lock, SERIAL, Cause.CAPPED_SEMAPHORE, [81]),
     (seen_to_wait, PARTLY, Cause.CAPPED_SEMAPHORE, [80]),
+    (semaphore_of_each_round, PARTLY, Cause.CAPPED_SEMAPHORE, [80]),
+    (semaphore_of_one_round, PARTLY, Cause.CAPPED_SEMAPHORE, [80]),
     (lock_in_threads, SERIAL, Cause.CAPPED_SEMAPHORE, [81]),
     (executor, PARTLY, Cause.CAPPED_EXECUTOR, [82]),
     (plan_and_map, OVERLAPPED, Cause.CAPPED_EXECUTOR, [82]),
