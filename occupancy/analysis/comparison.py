@@ -106,6 +106,9 @@ def compare(before: Columns, after: Columns, until_ns: int | None = None) -> Com
     logical = Change(*map(_n_logical, calls))
     failures = Change(*(one.n_errors for one in both))
     keep, reason = _judge(walls, totals, logical, failures)
+    labels = _labels(both[0].by_label, both[1].by_label)
+    if keep and not any(change.n.before and change.n.after for change in labels):
+        reason += "; no label is in both logs, as if they were of two programs"
     return Comparison(
         wall_ms=walls,
         peak=Change(*(one.peak for one in both)),
@@ -114,7 +117,7 @@ def compare(before: Columns, after: Columns, until_ns: int | None = None) -> Com
         total_ms=totals,
         failed=failures,
         outcomes=_outcomes(both[0].outcomes, both[1].outcomes),
-        labels=_labels(both[0].by_label, both[1].by_label),
+        labels=labels,
         keep=keep,
         reason=reason,
     )

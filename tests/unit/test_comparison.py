@@ -48,6 +48,14 @@ def test_overlap_that_makes_the_calls_slower_is_not() -> None:
     assert found.labels[1].mean_ms == Change(350, 500)
 
 
+def test_two_logs_without_a_common_label_may_be_of_two_programs() -> None:
+    renamed = [dataclasses.replace(call, label=f"{call.label}_async") for call in overlapped()]
+    found = comparison_of(serial(), renamed)
+    assert found.reason.endswith("took no longer in sum; no label is in both logs, as if they were of two programs")
+    renamed[0].label = "plan"
+    assert comparison_of(serial(), renamed).reason.endswith("took no longer in sum")
+
+
 def test_what_changes_nothing_is_not_kept() -> None:
     found = comparison_of(serial(), serial())
     assert (found.keep, found.reason) == (False, "the wall did not fall by 3% or more")
