@@ -14,7 +14,7 @@ from occupancy.analysis.records import Records
 from occupancy.analysis.summary import Summary, summary_of
 from occupancy.views.diagnosis_text import finding_lines, verdict_line
 from occupancy.views.sparkline import skyline
-from occupancy.views.text import count, duration, duration_of_ms, plain, shorten, table
+from occupancy.views.text import GAP, count, duration, duration_of_ms, plain, shorten, table
 from occupancy.views.timeline import NO_LABEL
 
 REPORT_ROWS = 5
@@ -26,6 +26,7 @@ REPORT_HEIGHT = 4
 IDLE_SHARE = 0.1
 """Share of the wall with nothing in flight from which on a report says so."""
 LABEL_WIDTH = 18
+NO_SITE = "-"
 
 
 def site_table(summary: Summary, n: int = REPORT_ROWS, width: int = 80) -> str:
@@ -46,7 +47,7 @@ def site_table(summary: Summary, n: int = REPORT_ROWS, width: int = 80) -> str:
         for group in groups
     ]
     headers = ("step", "calls", "mean", "first byte", "called at")
-    return "\n".join([table(headers, rows, "<>>><", width), *_rest(summary.by_site[len(groups) :])])
+    return "\n".join([_step_table(headers, rows, "<>>><", width), *_rest(summary.by_site[len(groups) :])])
 
 
 def label_table(summary: Summary, n: int = LABEL_ROWS, width: int = 80) -> str:
@@ -78,7 +79,17 @@ def label_table(summary: Summary, n: int = LABEL_ROWS, width: int = 80) -> str:
         )
         for group in groups
     ]
-    return "\n".join([table(headers, rows, "<>>>>>><", width), *_rest(by_time[len(longest) :])])
+    return "\n".join([_step_table(headers, rows, "<>>>>>><", width), *_rest(by_time[len(longest) :])])
+
+
+def _step_table(headers: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int) -> str:
+    """A table from labels to call sites. Where no site is known, as of others' traces, labels have its place."""
+    label_width = LABEL_WIDTH
+    if all(site == NO_SITE for *_, site in rows):
+        headers, rows, align = headers[:-1], [row[:-1] for row in rows], align[:-1]
+        others = [max(map(len, column)) + len(GAP) for column in zip(headers, *rows, strict=True)][1:]
+        label_width = max(width - sum(others), 8)
+    return table(headers, [(shorten(label, label_width), *told) for label, *told in rows], align, width)
 
 
 def _longest(groups: Records[Group], n: int) -> Records[Group]:
@@ -92,7 +103,7 @@ def _rest(groups: Records[Group]) -> list[str]:
 
 
 def _label(group: Group) -> str:
-    return NO_LABEL if group.label is None else shorten(plain(group.label), LABEL_WIDTH)
+    return NO_LABEL if group.label is None else plain(group.label)
 
 
 def _mean(group: Group) -> str:
@@ -102,7 +113,7 @@ def _mean(group: Group) -> str:
 
 
 def _site(group: Group, folder: str) -> str:
-    return plain(str(group.call_sites[0].frame).removeprefix(folder)) if group.call_sites else "-"
+    return plain(str(group.call_sites[0].frame).removeprefix(folder)) if group.call_sites else NO_SITE
 
 
 def _common_folder(groups: Sequence[Group]) -> str:

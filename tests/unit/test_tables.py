@@ -211,6 +211,20 @@ def test_of_many_labels_the_longest_are_listed_and_the_others_counted() -> None:
     assert lines[4:] == ["... and 5 more, 60.0 ms of calls"]
 
 
+def test_where_no_call_site_is_known_labels_have_its_place() -> None:
+    calls = [step("call_llm mistral/mistral-small-latest", 0, 9)]
+    assert "...al-small-latest" in site_table(summarize(columns_of(calls)))
+    calls[0].call_stack = ()
+    summary = summarize(columns_of(calls))
+    assert site_table(summary).splitlines() == [
+        "step                                   calls     mean  first byte",
+        f"call_llm mistral/mistral-small-latest      1  9.00 ms     {duration_of_ms(4.0)}",
+    ]
+    for width in (60, 80, 200):
+        assert max(map(len, site_table(summary, width=width).splitlines())) <= width
+        assert len(label_table(summary, width=width).splitlines()[1]) <= max(width, 70)
+
+
 def test_call_sites_lose_the_folder_they_share_and_nothing_else() -> None:
     def sites(*files: str) -> list[str]:
         calls = [step(file, 0, 9 - place) for place, file in enumerate(files)]
