@@ -5,11 +5,11 @@ import numpy as np
 from occupancy.analysis.distribution import MS
 from occupancy.analysis.findings import Cause, Finding, sites_of
 from occupancy.analysis.steps import Int64, steps
-from occupancy.analysis.summary import failed
+from occupancy.analysis.summary import TOO_MANY_REQUESTS, failed
 from occupancy.analysis.unit import Unit, split
 
 BACKOFF_SHARE = 0.2
-"""Share of the wall that passes between attempts with nothing in flight before it is named."""
+"""Share of the wall that passes between attempts before it is named: with nothing in flight, or after a 429."""
 
 Attempts = list[Int64]
 """Places in a unit of the attempts of each logical call, in the order of the first ones."""
@@ -91,12 +91,7 @@ def _goes_on(before: Int64, attempts: Int64, bad: np.ndarray[tuple[int], np.dtyp
 
 def find_backoff(unit: Unit) -> list[Finding]:
     """Time between a failed attempt and the next, with nothing else in flight."""
-    bad = failed({name: unit.column(name) for name in ("status", "outcome")})
-    order = np.argsort(unit.logical, kind="stable")
-    earlier, later = order[:-1], order[1:]
-    waited = (unit.logical[earlier] == unit.logical[later]) & bad[earlier]
-    waited &= unit.start_ns[later] > unit.end_ns[earlier]
-    earlier, later = earlier[waited], later[waited]
+    earlier, later = _tried_again(unit)
     if not earlier.size:
         return []
     from_ns, until_ns = unit.end_ns[earlier], unit.start_ns[later]
@@ -119,6 +114,47 @@ def find_backoff(unit: Unit) -> list[Finding]:
             idle_ns / MS,
         )
     ]
+
+
+def find_refused(unit: Unit) -> list[Finding]:
+    """Requests that are answered 429 and made again, with a good part of the wall between, whatever else goes on."""
+    earlier, later = _tried_again(unit)
+    is_refused = unit.column("status")[earlier] == TOO_MANY_REQUESTS
+    earlier, later = earlier[is_refused], later[is_refused]
+    wait = steps(unit.end_ns[earlier], unit.start_ns[later])
+    if not wait.busy_ns or wait.busy_ns < BACKOFF_SHARE * unit.steps.wall_ns:
+        return []
+    n = int(np.count_nonzero(unit.column("status") == TOO_MANY_REQUESTS))
+    return [
+        Finding(
+            Cause.REFUSED,
+            f"{n} of {unit.n} requests were answered 429, and made again after up to "
+            f"{int((unit.start_ns[later] - unit.end_ns[earlier]).max()) / MS:.0f} ms, with up to {unit.steps.peak} in "
+            "flight",
+            {
+                "refused": n,
+                "calls": unit.n,
+                "peak": unit.steps.peak,
+                "waited_ms": wait.busy_ns / MS,
+                "wall_ms": unit.steps.wall_ns / MS,
+            },
+            sites_of(unit.frames[place] for place in earlier.tolist()),
+            "keep fewer in flight or send more slowly, or ask for a higher limit; occupancy sweep finds how many the "
+            "endpoint takes",
+            (unit.name,),
+            wait.busy_ns / MS,
+        )
+    ]
+
+
+def _tried_again(unit: Unit) -> tuple[Int64, Int64]:
+    """Places of the attempts that failed and were followed by another after their end, and of those others."""
+    bad = failed({name: unit.column(name) for name in ("status", "outcome")})
+    order = np.argsort(unit.logical, kind="stable")
+    earlier, later = order[:-1], order[1:]
+    waited = (unit.logical[earlier] == unit.logical[later]) & bad[earlier]
+    waited &= unit.start_ns[later] > unit.end_ns[earlier]
+    return earlier[waited], later[waited]
 
 
 def _idle(unit: Unit, from_ns: Int64, until_ns: Int64) -> int:

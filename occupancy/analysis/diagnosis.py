@@ -14,7 +14,7 @@ from occupancy.analysis.causes_exchange import find_buffered, find_late, find_no
 from occupancy.analysis.causes_executor import find_executor_caps
 from occupancy.analysis.causes_load import find_rising_errors, find_server_queue
 from occupancy.analysis.causes_loop import find_stalls, find_sync, threads_of
-from occupancy.analysis.causes_retries import find_backoff, find_stacked, has_retries
+from occupancy.analysis.causes_retries import find_backoff, find_refused, find_stacked, has_retries
 from occupancy.analysis.causes_shape import find_barrier, find_idle, find_serial, shape_of
 from occupancy.analysis.columns import Columns
 from occupancy.analysis.findings import Cause, Diagnosis, Finding, Verdict, merged
@@ -45,12 +45,12 @@ EXPLAINS: dict[Cause, frozenset[Cause]] = {
     Cause.UNCLOSED_RESPONSES: frozenset({Cause.CAPPED_POOL, Cause.LATE_POOL, Cause.SERIAL, Cause.PARTLY_OVERLAPPED}),
     Cause.NOT_REUSED: frozenset({Cause.LATE_CONNECT, Cause.LATE_TLS}),
     Cause.STACKED_RETRIES: frozenset(
-        {Cause.RETRY_BACKOFF, Cause.MOSTLY_IDLE, Cause.SERIAL, Cause.PARTLY_OVERLAPPED, Cause.BARRIER}
+        {Cause.RETRY_BACKOFF, Cause.REFUSED, Cause.MOSTLY_IDLE, Cause.SERIAL, Cause.PARTLY_OVERLAPPED, Cause.BARRIER}
     ),
-    Cause.RETRY_BACKOFF: frozenset({Cause.MOSTLY_IDLE}),
+    Cause.RETRY_BACKOFF: frozenset({Cause.MOSTLY_IDLE, Cause.REFUSED}),
     Cause.MOSTLY_IDLE: frozenset({Cause.SERIAL, Cause.PARTLY_OVERLAPPED}),
     Cause.LOOP_STALLS: frozenset({Cause.LATE_POOL, Cause.BUFFERED_STREAM}),
-    Cause.ERRORS_RISE: frozenset({Cause.LATE_SERVER}),
+    Cause.ERRORS_RISE: frozenset({Cause.LATE_SERVER, Cause.REFUSED}),
 }  # fmt: skip
 """Causes that another one brings about, in the same run or where one of the two is about the whole process."""
 
@@ -125,7 +125,7 @@ def _of_unit(unit: Unit, shape: Cause, overlap: list[RunOverlap], *, is_worker: 
         is_worker: Whether several processes run its lines at once.
         is_capped: Whether its calls are known to wait for an executor.
     """
-    retries = [*find_stacked(unit), *find_backoff(unit)] if has_retries(unit) else []
+    retries = [*find_stacked(unit), *find_backoff(unit), *find_refused(unit)] if has_retries(unit) else []
     if unit.n < 2 or shape in (Cause.UNKNOWN, Cause.POLLER):
         return retries
     semaphore = [] if is_capped else find_semaphore_cap(unit)

@@ -36,6 +36,7 @@ class Cause(StrEnum):
     BARRIER = "a branch waits for its sibling"
     STACKED_RETRIES = "stacked retries"
     RETRY_BACKOFF = "idle between retries"
+    REFUSED = "refused with 429"
     BUFFERED_STREAM = "buffered stream"
     UNCLOSED_RESPONSES = "unclosed responses"
     NOT_REUSED = "connections not reused"

@@ -211,6 +211,15 @@ def backoff() -> list[Call]:
     return [attempt(0, 1, 0), attempt(1, 1, 400), attempt(2, 1, 900, status=200, outcome="ok")]
 
 
+def refused() -> list[Call]:
+    """Six at once where the server takes three: the others are made again while two of those go on."""
+    refusal: dict[str, Any] = {"status": 429, "outcome": "http_error"}
+    first = many(6, lambda n: call(n, 300 if n < 2 else 100 if n == 2 else 20, 122, async_task=f"Task-{n}",
+                                   logical_id=n + 1, **(refusal if n > 2 else {})))  # fmt: skip
+    again = many(3, lambda n: call(270 + n, 400, 122, async_task=f"Task-{n + 3}", logical_id=n + 4, attempt=1))
+    return [*first, *again]
+
+
 def not_reused() -> list[Call]:
     return many(12, lambda n: call(60 * (n // 3) + n % 3, 60 * (n // 3) + 50 + n % 3, 130, async_task=f"Task-{n % 3}",
                                    connection_reused=False, connect_ns=5 * MS))  # fmt: skip
@@ -312,6 +321,7 @@ MATRIX: list[tuple[Callable[[], list[Call]], Cause, Cause | None, list[int]]] = 
     (held, OVERLAPPED, Cause.UNCLOSED_RESPONSES, [112]),
     (stacked, SERIAL, Cause.STACKED_RETRIES, [120]),
     (backoff, ONE_CALL, Cause.RETRY_BACKOFF, [120]),
+    (refused, OVERLAPPED, Cause.REFUSED, [122]),
     (not_reused, OVERLAPPED, Cause.NOT_REUSED, [130]),
     (one_call, ONE_CALL, None, []),
     (retried_once, ONE_CALL, None, []),

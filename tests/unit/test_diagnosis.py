@@ -29,6 +29,7 @@ from programs import (
     overlapped,
     partly,
     poll,
+    refused,
     serial,
     thread_run,
 )
@@ -156,6 +157,16 @@ def test_where_every_need_is_shown_nothing_is_proposed() -> None:
     [finding] = diagnosis_of(skipping).findings
     assert finding.sentence.endswith(" and agent.py:32 needs agent.py:31, as requests show")
     assert finding.action.startswith("where a step does not need the one before")
+
+
+def test_how_many_were_refused_and_for_how_long_they_waited() -> None:
+    [finding] = diagnosis_of(refused()).findings
+    assert finding.sentence == (
+        "3 of 9 requests were answered 429, and made again after up to 252 ms, with up to 6 in flight"
+    )
+    assert (finding.numbers["waited_ms"], finding.numbers["wall_ms"]) == (252, 400)
+    other = [dataclasses.replace(one, status=503) if one.status == 429 else one for one in refused()]
+    assert diagnosis_of(other).findings == ()
 
 
 def test_one_call_that_is_retried_makes_no_branch() -> None:
