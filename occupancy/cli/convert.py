@@ -1,5 +1,6 @@
 """`occupancy convert`."""
 
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -26,9 +27,12 @@ def command(source: str, out: str, format_: str | None, select: str | None) -> N
     The name of OUT tells which: .json is OTLP, .har is HAR, .trace.json or .perfetto.json is a trace for
     ui.perfetto.dev and chrome://tracing, .csv is our CSV; each also with .gz.
     """
+    from occupancy.errors import InputError
     from occupancy.formats.writing import write
 
     pieces = _pieces(format_ or _format_of(out))
+    if os.path.exists(source) and os.path.exists(out) and os.path.samefile(source, out):
+        raise InputError(f"IN and OUT are one file, {out!r}: only its calls would be left of it")
     write(out, pieces(read_file(source, select)))
     click.echo(out)
 

@@ -62,11 +62,11 @@ def own_fields(span: Span) -> dict[str, Any]:
 
 
 def own_attributes(call: Call) -> dict[str, Any]:
-    """The attributes that `own_fields` reads: a field at its default is left out."""
+    """The attributes that `own_fields` reads: a field at its default is left out, but for the kind."""
     attributes: dict[str, Any] = {}
     for name, field in _OWN_FIELDS.items():
         value = getattr(call, field)
-        if value != DEFAULTS[field]:
+        if value != DEFAULTS[field] or field == "kind":  # which tells requests to models from others
             attributes[name] = json.dumps(value) if field == "call_stack" else value
     for name, field in _OWN_PHASES.items():
         if getattr(call, field) is not None:

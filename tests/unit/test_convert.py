@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 import occupancy
 from occupancy import cli
 from occupancy.call import Call, Kind, Outcome
+from occupancy.errors import InputError
 from occupancy.log import OccupancyLog
 
 S = 10**9
@@ -19,7 +20,7 @@ def agent_csv(tmp_path: Path) -> Path:
     """Two calls that overlap: one asks a model."""
     calls = [
         Call(call_id=1, label="plan", kind=Kind.GENERATE, start_ns=0, end_ns=2 * S, outcome=Outcome.OK),
-        Call(call_id=2, label="tool", kind=Kind.TOOL, start_ns=S, end_ns=4 * S, outcome=Outcome.OK),
+        Call(call_id=2, label="tool", kind=Kind.TOOL, model="m-1", start_ns=S, end_ns=4 * S, outcome=Outcome.OK),
     ]
     OccupancyLog.from_calls(calls, origin_unix_ns=1_790_000_000 * S).dump_csv(tmp_path / "calls.csv")
     return tmp_path / "calls.csv"
@@ -49,6 +50,23 @@ def test_a_name_that_tells_no_format(agent_csv: Path, tmp_path: Path) -> None:
     assert isinstance(result.exception, occupancy.OccupancyError)
     assert "out.xml': its name must end with one of .csv, .har" in str(result.exception)
     assert list(tmp_path.iterdir()) == [agent_csv]
+
+
+def test_a_file_is_not_written_over_itself(agent_csv: Path, tmp_path: Path) -> None:
+    before = agent_csv.read_bytes()
+    (tmp_path / "link.csv").symlink_to(agent_csv)
+    for out in (agent_csv, tmp_path / "link.csv"):
+        result = run("convert", agent_csv, out)
+        assert isinstance(result.exception, InputError)
+        assert str(result.exception) == f"IN and OUT are one file, {str(out)!r}: only its calls would be left of it"
+    assert agent_csv.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["out.json", "out.har", "out.csv"])
+@pytest.mark.parametrize(("select", "label"), [("genai", "plan"), ("label=tool", "tool"), ("kind=tool", "tool")])
+def test_what_is_written_is_selected_alike(agent_csv: Path, tmp_path: Path, name: str, select: str, label: str) -> None:
+    assert run("convert", agent_csv, tmp_path / name).exit_code == 0
+    assert [call.label for call in occupancy.read(tmp_path / name, select).calls] == [label]
 
 
 def test_only_what_is_selected_is_written(agent_csv: Path, tmp_path: Path) -> None:
