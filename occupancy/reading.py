@@ -84,7 +84,7 @@ def _of_file(file: "io.BufferedReader[Any]", name: str, selection: Selection) ->
         return _selected(journal_file.read(file, name), selection)
     _check_beginning(beginning.decode("utf-8", errors="replace"), name)  # before all of it is read
     text = file.read().decode("utf-8", errors="replace")
-    if text.startswith(occupancy_csv.PREFIX):
+    if occupancy_csv.recognise(text):
         return _selected(occupancy_csv.read(text, name), selection)
     if text.lstrip()[:1] in ("{", "["):
         return _of_json(text, name, selection)
@@ -99,8 +99,10 @@ def _check_beginning(beginning: str, name: str) -> None:
     """
     if not beginning.strip():
         raise ReadError(f"{name}: the file is empty")
-    is_known = beginning.startswith(occupancy_csv.PREFIX) or beginning.lstrip()[:1] in ("{", "[")
+    is_known = occupancy_csv.recognise(beginning) or beginning.lstrip()[:1] in ("{", "[")
     if not is_known and not arrivals_csv.recognise(beginning.partition("\n")[0]):
+        if beginning.startswith(",".join(occupancy_csv.HEADINGS[:5])):
+            raise ReadError(f"{name}: a CSV of calls without its first line, {occupancy_csv.PREFIX + '{...}'!r}")
         raise ReadError(f"{name}: no format that we read; it begins with {beginning[:40].splitlines()[0]!r}")
 
 

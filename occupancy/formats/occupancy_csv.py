@@ -82,6 +82,11 @@ def _step_lines(log: "OccupancyLog") -> Iterator[str]:
         yield f"{(t_ns - log.origin_ns) / 1e9:.9f},{in_flight}\n"
 
 
+def recognise(beginning: str) -> bool:
+    """Whether a text begins as our CSV; a spreadsheet has put that into quotes."""
+    return beginning.removeprefix('"').startswith(PREFIX)
+
+
 def read(text: str, name: str) -> ColumnRecording:
     """Read the calls of a CSV file, or of several that were put one behind another.
 
@@ -102,7 +107,7 @@ def read(text: str, name: str) -> ColumnRecording:
             if isinstance(row, csv.Error):
                 raise ValueError(str(row))
             if row[0].startswith(PREFIX):
-                origin_unix_ns, headings = _read_metadata(",".join(row), f"{name}:{line}"), []
+                origin_unix_ns, headings = _read_metadata(",".join(row).rstrip(","), f"{name}:{line}"), []
                 parts.append(Recording(origin_unix_ns=origin_unix_ns))
             elif not headings:
                 headings = _read_headings(row, name)

@@ -1,5 +1,6 @@
 """Our CSV, written, read back, and read by pandas."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -100,6 +101,7 @@ def test_bad_rows_are_named_and_the_good_ones_kept(tmp_path: Path) -> None:
     [
         ("", "the file is empty"),
         ("a,b\n1,2\n", "begins with 'a,b'"),
+        (",".join(occupancy_csv.HEADINGS) + "\n", "a CSV of calls without its first line, '# occupancy {...}'"),
         ("# occupancy nonsense\n", "metadata cannot be read"),
         ('# occupancy {"schema": 9, "origin_unix_ns": 0}\nstart_ns\n', "version 9 is newer"),
         (HEAD + "x,y\n1,2\n", "no column start_ns"),
@@ -113,6 +115,18 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, text: str, reaso
     with pytest.raises(ReadError, match=re.escape(reason)) as raised:
         read(path)
     assert str(path) in str(raised.value)
+
+
+def test_what_a_spreadsheet_has_saved_is_read(tmp_path: Path) -> None:
+    small_log().dump_csv(tmp_path / "calls.csv")
+    with (tmp_path / "calls.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    widest = max(map(len, rows))
+    with (tmp_path / "saved.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(row + [""] * (widest - len(row)) for row in rows)
+    assert (tmp_path / "saved.csv").read_text().startswith('"# occupancy {""schema"": 1","')
+    log, saved = read(tmp_path / "calls.csv"), read(tmp_path / "saved.csv")
+    assert (saved.calls, saved.open_calls, saved.bad_rows) == (log.calls, log.open_calls, [])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
