@@ -258,6 +258,8 @@ def _is_users(module: ModuleType) -> bool:
 def _more(log: OccupancyLog, beside: processes.Beside) -> list[str]:
     """Give the command for more: how to open the journal, or how to keep one."""
     if log.journal is None:
+        if not log.finished and not log.open_calls and not beside.forked and not beside.started:
+            return []
         what = "all in one report" if beside.forked else "keep the calls"
         return [f"{what}: OCCUPANCY_JOURNAL=calls.jsonl, or occupancy run script.py"]
     import shlex

@@ -65,11 +65,12 @@ def to_text(log: "OccupancyLog", width: int = 80) -> str:
 
     calls = CountedCalls.of(log.columns())
     summary, diagnosis = summary_of(calls), diagnosis_of(calls)
-    parts = [tables.report_of(calls, summary, diagnosis, width, findings=False)]
+    has_steps = len(summary.by_site) > len(summary.by_label)  # else the table of labels says the same, and more
+    parts = [tables.report_of(calls, summary, diagnosis, width, findings=False, table=has_steps)]
     if log.peak:
         table = tables.label_table(summary, width=width)
         parts.append("\n".join(line[:width] for line in table.splitlines()))
-        parts.append(full_diagnosis(diagnosis, width))
+        parts.append(full_diagnosis(diagnosis, width, verdict=False))
     opened = [call for call in log.open_calls if call.in_flight_start is not None]
     parts += _named(opened, "open call", lambda call: _place(call, log.origin_ns), width)
     parts += _named(log.bad_rows, "bad row", str, width)

@@ -2,6 +2,7 @@
 
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -68,28 +69,36 @@ def finding_lines(diagnosis: Diagnosis, width: int = WIDTH) -> list[str]:
     return lines
 
 
-def full_diagnosis(diagnosis: Diagnosis, width: int = WIDTH) -> str:
+def full_diagnosis(diagnosis: Diagnosis, width: int = WIDTH, *, verdict: bool = True) -> str:
     """Give the verdict of each run, every finding with its numbers, and the warnings.
 
     Args:
         diagnosis: Of any log.
         width: Columns, at least 40; nothing is wider.
+        verdict: Whether to begin with the verdict on all runs, where nothing before has told it.
 
     Returns:
         Lines without a last newline.
     """
-    lines = [verdict_line(diagnosis, width)]
+    lines = [verdict_line(diagnosis, width)] if verdict else []
     if len(diagnosis.verdicts) > 1:
-        lines += [_cut(INDENT + _verdict(verdict), width) for verdict in diagnosis.verdicts[:RUNS]]
-        if len(diagnosis.verdicts) > RUNS:
-            lines.append(f"{INDENT}... and {len(diagnosis.verdicts) - RUNS} more runs")
+        lines += [] if verdict else ["runs:"]
+        lines += _runs(diagnosis.verdicts, width)
     for number, finding in enumerate(diagnosis.findings, start=1):
         lines += ["", *_finding(number, finding, width)]
     if not diagnosis.findings and diagnosis.process is not None:
         lines += ["", *_wrapped("nothing is known to hold the program back", width)]
     if diagnosis.warnings:
         lines += ["", *(line for told in diagnosis.warnings for line in _wrapped(f"note: {told}", width, " " * 6))]
-    return "\n".join(lines)
+    return "\n".join(lines).lstrip("\n")
+
+
+def _runs(verdicts: Sequence[Verdict], width: int) -> list[str]:
+    """A line for each run; those of one name and verdict, as of several processes, share one."""
+    told = list(Counter(map(_verdict, verdicts)).items())
+    lines = [_cut(f"{INDENT}{f'{n} x ' if n > 1 else ''}{sentence}", width) for sentence, n in told[:RUNS]]
+    rest = sum(n for _, n in told[RUNS:])
+    return lines + ([f"{INDENT}... and {rest} more runs"] if rest else [])
 
 
 def _verdict(verdict: Verdict) -> str:

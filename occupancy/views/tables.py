@@ -153,16 +153,18 @@ def report_of(
     width: int = 80,
     *,
     findings: bool = True,
+    table: bool = True,
     about: str = "",
 ) -> str:
-    """Say what `report` does of calls that are summed up and diagnosed."""
+    """Say what `report` does of calls that are summed up and diagnosed, without the table of steps if that is to be."""
     verdict = about + verdict_line(diagnosis, width - len(about))
     head = [headline(summary), verdict, *_notes(summary, width)]
     if not summary.peak:
         return "\n".join(head)
     picture = skyline(calls.in_flight, width, REPORT_HEIGHT, calls.on_wire, calls.start_ns)
+    steps = ["", site_table(summary, width=width)] if table else []
     told = finding_lines(diagnosis, width) if findings else []
-    return "\n".join([*head, "", picture, "", site_table(summary, width=width), *([""] if told else []), *told])
+    return "\n".join([*head, "", picture, *steps, *([""] if told else []), *told])
 
 
 def headline(summary: Summary) -> str:

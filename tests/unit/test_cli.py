@@ -122,6 +122,8 @@ def test_show_prints_the_report_and_every_label(agent_csv: Path) -> None:
     first = lines.index(next(x for x in lines if x.startswith("label"))) + 1
     assert [line.split()[0] for line in lines[first : first + 4]] == ["plan", "tool_search", "tool_fetch", "recap"]
     assert "nothing is known to hold the program back" in lines
+    assert lines.count("overlapped: up to 2 in flight, mean 1.43") == 1
+    assert not any(line.startswith("step ") for line in lines)  # each label is one step: its table says it all
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -104,6 +104,19 @@ def test_five_serial_users() -> None:
     assert "   in 5 runs: user#0, user#1, user#2, user#3 and 1 more\n" in text
 
 
+def test_runs_of_one_name_and_verdict_share_a_line() -> None:
+    verdicts = tuple(verdict(name) for name in ("MainThread", "poll", "MainThread"))
+    text = full_diagnosis(Diagnosis(verdicts, verdict(), (), ()), verdict=False)
+    assert text.splitlines()[:3] == [
+        "runs:",
+        "  2 x MainThread: overlapped: up to 2",
+        "  poll: overlapped: up to 2",
+    ]
+    assert full_diagnosis(Diagnosis((verdict(),), verdict(), (), ()), verdict=False) == (
+        "nothing is known to hold the program back"
+    )
+
+
 def test_the_costliest_two_are_told_at_exit_and_the_rest_counted() -> None:
     findings = tuple(finding(cost_ms=cost) for cost in (9, 5, 1))
     text = short_diagnosis(Diagnosis((verdict(),), verdict(), findings, ()))
