@@ -9,6 +9,12 @@ from occupancy.analysis.groups import CountedCalls
 from occupancy.analysis.steps import Int64, steps
 from occupancy.analysis.unit import Unit, known_spans, split
 
+POOL_LIMITS = {
+    "aiohttp": "TCPConnector(limit=..., limit_per_host=...)",
+    "requests": "HTTPAdapter(pool_maxsize=...)",
+    "urllib3": "maxsize",
+}
+"""What libraries call the size of their pool, where it is not httpx's `max_connections`."""
 POOL_WAIT_SHARE = 0.1
 """Share of the calls' time that passes before the wire from which on it counts: less is the client's own work."""
 FLAT_SHARE = 0.8
@@ -58,10 +64,16 @@ def find_pool_cap(process: Unit) -> list[Finding]:
                 "calls": process.n,
             },
             sites_of(process.of(queued).frames),
-            "raise the client's max_connections to what should be in flight, if the server allows it",
+            f"raise {_pool_limit(process.of(queued))} to what should be in flight, if the server allows it",
             cost_ms=waited_ns / MS / max(cap, 1),
         )
     ]
+
+
+def _pool_limit(waiting: Unit) -> str:
+    """What the limit is called where the calls that wait were made by one library."""
+    names = {POOL_LIMITS.get(client, "max_connections") for client in waiting.column("client").tolist()}
+    return f"the client's {names.pop()}" if len(names) == 1 else "the limit of the client's pool"
 
 
 def is_full(level_share: float, reused: float | None) -> bool:

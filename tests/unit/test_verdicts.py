@@ -20,6 +20,7 @@ from programs import (
     overlapped,
     plan_and_map,
     poll,
+    pool,
     serial,
     slow_to_let_in,
     thread_run,
@@ -162,6 +163,21 @@ def test_an_executor_s_threads_in_turn_are_no_lock_and_serial_if_one_agent_s() -
     found = diagnosis_of(turns)
     assert found.findings == ()
     assert verdict_line(found) == "never more than 1 in flight over 6 calls: serial, if one agent's"
+
+
+@pytest.mark.parametrize(
+    ("clients", "limit"),
+    [
+        (["httpx"], "the client's max_connections"),
+        (["aiohttp"], "the client's TCPConnector(limit=..., limit_per_host=...)"),
+        (["urllib3"], "the client's maxsize"),
+        (["httpx2", "aiohttp"], "the limit of the client's pool"),
+    ],
+)
+def test_the_limit_of_a_pool_has_the_name_that_its_library_gives_it(clients: list[str], limit: str) -> None:
+    calls = [dataclasses.replace(one, client=clients[n % len(clients)]) for n, one in enumerate(pool())]
+    [finding] = diagnosis_of(calls).findings
+    assert finding.action == f"raise {limit} to what should be in flight, if the server allows it"
 
 
 def test_tasks_that_are_seen_to_wait_for_their_turn_need_no_timing() -> None:
