@@ -26,7 +26,7 @@ IS_OWN = f"mapContains(SpanAttributes, '{OWN}')"
 """We have stamped it: it is a call, whatever lies below it."""
 IS_HTTP = f"""({IS_OWN}
             OR {IS_CLIENT} AND hasAny(mapKeys(SpanAttributes), {_HTTP_NAMES}))"""
-IS_BARE = f"({IS_HTTP} AND NOT mapContains(SpanAttributes, 'occupancy.call_id'))"
+IS_BARE = f"({IS_HTTP} AND NOT {IS_OWN})"
 """A request that we have not stamped: its span may end with the headers."""
 _OPERATION = attribute("gen_ai.operation.name")
 _TYPE = f"lower({first(*map(attribute, TYPE_NAMES))})"
@@ -47,13 +47,14 @@ COUNTS = f"""NOT ({IS_HTTP} AND multiIf(
 PATTERNS = {"telemetry_path": kinds.TELEMETRY_PATH.pattern, "telemetry_host": kinds.TELEMETRY_HOST.pattern}
 """What `COUNTS` has bound to it."""
 
-_TEST = """multiIf(
-            mapContains(SpanAttributes, {attribute:String}), SpanAttributes[{attribute:String}],
-            mapContains(ResourceAttributes, {attribute:String}), ResourceAttributes[{attribute:String}],
-            mapContains(SpanAttributes, concat('occupancy.', {attribute:String})),
-            SpanAttributes[concat('occupancy.', {attribute:String})],
-            {attribute:String} = 'name', SpanName,
-            '') = {value:String}"""
+_TEST = """if(
+            mapContains(SpanAttributes, {attribute:String}) OR mapContains(ResourceAttributes, {attribute:String}),
+            if(mapContains(SpanAttributes, {attribute:String}), SpanAttributes, ResourceAttributes)[{attribute:String}]
+                = {value:String},
+            SpanAttributes[concat('occupancy.', {attribute:String})] = {value:String}
+                OR {attribute:String} = 'name' AND SpanName = {value:String}
+                OR {attribute:String} IN ('kind', 'span.kind')
+                    AND lower(replaceOne(SpanKind, 'SPAN_KIND_', '')) = {value:String})"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

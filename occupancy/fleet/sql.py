@@ -1,11 +1,13 @@
 """The SQL that puts a fleet's calls into buckets where they are.
 
 Spans are clipped to the buckets: the mean of a bucket is the sum of the clipped durations over its width, its peak the
-most of them that intersect (`maxIntersections` lets ends come before starts at one time, as we do).
+most of them that intersect (`maxIntersections` lets ends come before starts at one time, as we do). A span that a
+collector has sent twice counts once. Spans are told apart by hashes of 64 bits.
 """
 
-from occupancy.fleet.grouping import FROM_ABOVE, GROUPINGS, MODEL
+from occupancy.fleet.grouping import FROM_ABOVE, GROUPINGS, MODEL, attribute
 from occupancy.fleet.selection import COUNTS, IS_BARE, IS_INFERENCE, IS_OWN, IS_SERVED, CallFilter
+from occupancy.formats.span_kinds import OWN
 
 MAX_GROUPS = 1000
 """Groups that travel, the busiest first."""
@@ -71,7 +73,7 @@ near AS (
         {calls.condition} AS is_candidate,
         is_candidate AND {COUNTS} AS is_call,
         {IS_BARE} AS is_bare,
-        ServiceName, SpanName, SpanAttributes, ResourceAttributes
+        ServiceName, SpanName, SpanKind, SpanAttributes, ResourceAttributes
     FROM {table}
     WHERE {_began("earliest_ns", "latest_ns")} AND {_SERVICE}
 ),
@@ -86,6 +88,7 @@ calls AS (
     FROM near {"LEFT JOIN above ON near.id = above.id" if by in FROM_ABOVE else ""}
     WHERE is_call AND end_ns > start_ns
         AND end_ns > {{start_ns:Int64}} AND start_ns < {{end_ns:Int64}} {leaf}
+    LIMIT 1 BY cityHash64(near.id, SpanName, SpanKind, start_ns, end_ns, {attribute(OWN)})
 ),
 pieces AS (
     SELECT

@@ -47,7 +47,7 @@ KINDS_OF_SPAN = (
 )
 """A kind and the attributes of a span, each another case of what counts as a call."""
 SELECTS = (None, "http", "genai", "client", "all", "gen_ai.request.model=large", "service.name=agent", "name=step",
-           "label=plan")  # fmt: skip
+           "label=plan", "kind=internal")  # fmt: skip
 
 
 @st.composite
@@ -77,7 +77,7 @@ def traces(draw):
                     resource={"service.name": "agent"},
                 )
             )
-    return spans
+    return spans + draw(st.lists(st.sampled_from(spans), max_size=2))  # a collector that tries again
 
 
 def counted_intervals(spans, select):
