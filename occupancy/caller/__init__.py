@@ -10,7 +10,7 @@ from occupancy.call import Call
 from occupancy.caller import spans_above
 from occupancy.caller.frames import call_stack
 from occupancy.caller.groups import siblings
-from occupancy.caller.labels import current_after, current_label, current_run
+from occupancy.caller.labels import current_after, current_label, current_run, run_span_above
 from occupancy.caller.spans_above import model_span_above, span_above, trace_api
 from occupancy.caller.tasks import current_task, root_flow, sync_in_event_loop
 from occupancy.step_names import LABEL_LENGTH, step_name
@@ -24,6 +24,7 @@ __all__ = [
     "is_in_tracked_call",
     "look_again",
     "model_span_above",
+    "run_span_above",
     "span_above",
     "sync_in_event_loop",
     "trace_api",

@@ -1,42 +1,20 @@
-"""What the user says about a call: the step it belongs to, and the agent run.
-
-A label or run lives in a context variable whose value is a chain of entries, innermost first. Leaving a block takes its
-own entry off the chain of the context in which that happens: where a generator is closed in another context there is
-none, and nothing happens. A token would raise there, and replace the exception of the host.
-"""
+"""What the user says about a call: the step it belongs to, and the agent run."""
 
 import dataclasses
-import functools
-import inspect
 import itertools
-import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from types import CoroutineType, TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self
 
+from occupancy.caller.blocks import Block, Entry, RunSpan, chain, checked_name
 from occupancy.errors import InputError
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-_MAX_DEPTH = 64
-"""Entries in a chain. Tasks that start their successor inside their own block would lengthen it for ever."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _Entry:
-    """One entered block."""
-
-    owner: object
-    value: str
-    after: tuple[str, ...]
-    outer: "_Entry | None"
-    depth: int
-
-
-_label: ContextVar[_Entry | None] = ContextVar("occupancy_label", default=None)
-_run: ContextVar[_Entry | None] = ContextVar("occupancy_run", default=None)
+_label: ContextVar[Entry | None] = ContextVar("occupancy_label", default=None)
+_run: ContextVar[Entry | None] = ContextVar("occupancy_run", default=None)
 _run_numbers = itertools.count(1)
+
+new_run_span: Callable[[str, str, RunSpan | None], RunSpan | None] | None = None
+"""Makes the span of a run that begins, of its name, its id and the span of the run around it; see `run_spans`."""
 
 
 def current_label() -> str | None:
@@ -57,133 +35,17 @@ def current_run() -> str | None:
     return None if entry is None else entry.value
 
 
-class _Block:
-    """A block of the program, as a `with` statement or a decorator.
+def run_span_above(current: Any) -> Any:
+    """Give the span of the innermost agent run where it lies above this code, else None.
 
-    An object holds no state of its entries: many tasks and threads may enter it at once, and again inside itself.
+    Args:
+        current: The span that OpenTelemetry says is current.
     """
-
-    _variable: ContextVar[_Entry | None]
-
-    def __init__(self, name: str, after: tuple[str, ...] = ()) -> None:
-        self._name = _checked(name, f"{type(self).__name__}()")
-        self._after = after
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._name!r})"
-
-    def __enter__(self) -> Self:
-        self._variable.set(self._new_entry())
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._variable.set(_without(self._variable.get(), self))
-
-    def __call__(self, function: F) -> F:
-        """Decorate a function, coroutine function, generator function or async generator function.
-
-        A generator is in the block only while its own body runs, not while its consumer does.
-        """
-        if isinstance(function, (staticmethod, classmethod)):
-            return cast(F, type(function)(self(function.__func__)))
-        if not callable(function) or isinstance(function, type):
-            raise InputError(f"{self!r} decorates functions, not {function!r}")
-        return cast(F, functools.wraps(function)(self._wrapper(function)))
-
-    def _value(self) -> str:
-        """Give the value of a new entry."""
-        return self._name
-
-    def _new_entry(self) -> _Entry:
-        """Make an entry on top of the current context's chain."""
-        outer = self._variable.get()
-        depth = 0 if outer is None else outer.depth + 1
-        if depth >= _MAX_DEPTH:
-            outer, depth = None, 0
-        return _Entry(self, self._value(), self._after, outer, depth)
-
-    def _wrapper(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Choose the wrapper of the same kind as the function, so that frameworks that ask still see it."""
-        if inspect.isasyncgenfunction(function):
-            return self._wrap_async_generator(function)
-        if inspect.isgeneratorfunction(function):
-            return self._wrap_generator(function)
-        if inspect.iscoroutinefunction(function):
-            return self._wrap_coroutine(function)
-        return self._wrap_function(function)
-
-    def _wrap_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                result = function(*args, **kwargs)
-            # A decorator below may have hidden that the function is a coroutine function.
-            return self._run_inside(result) if isinstance(result, CoroutineType) else result
-
-        return wrapper
-
-    async def _run_inside(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        with self:
-            return await coroutine
-
-    def _wrap_coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return await function(*args, **kwargs)
-
-        return wrapper
-
-    def _wrap_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            view = _View(self)
-            with view:
-                inner: Generator[Any, Any, Any] = function(*args, **kwargs)
-            step: Callable[[], Any] = functools.partial(next, inner)
-            while True:
-                try:
-                    with view:
-                        value = step()
-                except StopIteration as stop:
-                    return stop.value
-                try:
-                    sent = yield value
-                except GeneratorExit:
-                    with view:
-                        inner.close()
-                    raise
-                except BaseException as error:
-                    step = functools.partial(inner.throw, error)
-                else:
-                    step = functools.partial(inner.send, sent)
-
-        return wrapper
-
-    def _wrap_async_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            view = _View(self)
-            with view:
-                inner: AsyncGenerator[Any, Any] = function(*args, **kwargs)
-            step: Callable[[], Any] = functools.partial(_begin_unseen, inner)
-            while True:
-                try:
-                    with view:
-                        value = await step()
-                except StopAsyncIteration:
-                    return
-                try:
-                    sent = yield value
-                except GeneratorExit:
-                    with view:
-                        await inner.aclose()
-                    raise
-                except BaseException as error:
-                    step = functools.partial(inner.athrow, error)
-                else:
-                    step = functools.partial(inner.asend, sent)
-
-        return wrapper
+    entry = _run.get()
+    return None if entry is None or entry.span is None else entry.span.above(current)
 
 
-class label(_Block):  # noqa: N801 - reads as a statement
+class label(Block):  # noqa: N801 - reads as a statement
     """Name the step that calls belong to: `with occupancy.label("plan"): ...`, or `@occupancy.label("plan")`.
 
     The innermost label counts. New tasks and `asyncio.to_thread` inherit it; plain threads do not.
@@ -202,11 +64,12 @@ class label(_Block):  # noqa: N801 - reads as a statement
         super().__init__(name, _checked_names(after))
 
 
-class agent_run(_Block):  # noqa: N801 - reads as a statement
+class agent_run(Block):  # noqa: N801 - reads as a statement
     """Mark one run of an agent: `with occupancy.agent_run("research"): ...`, or `@occupancy.agent_run("research")`.
 
     Each entry is a run of its own, with the id `research#3`: two users inside the same block are two runs. The
-    innermost run counts. Numbers are unique in the process.
+    innermost run counts. Numbers are unique in the process. Where our own provider exports spans the run is one, above
+    those of its calls, from its first call on.
 
     Args:
         name: What the agent is called.
@@ -219,86 +82,49 @@ class agent_run(_Block):  # noqa: N801 - reads as a statement
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
+        self._spans: list[RunSpan] = []
+        """Those of the entries by `with` that have not been left."""
+
+    def __enter__(self) -> Self:
+        entry = self._new_entry()
+        if entry.span is not None:
+            self._spans.append(entry.span)
+        self._variable.set(entry)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        span = self._span_to_leave() if self._spans else None
+        super().__exit__(*exception)
+        if span is not None and span in self._spans:
+            self._spans.remove(span)
+            span.__exit__(*exception)
+
+    def _span_to_leave(self) -> RunSpan | None:
+        """That of the entry which is left now; in another context the only one that is open, or it is not known."""
+        for entry in chain(self._variable.get()):
+            if entry.owner is self:
+                return entry.span
+        return self._spans[0] if len(self._spans) == 1 else None
+
+    def _for_one_entry(self) -> Self:
+        return type(self)(self._name)  # so that its entry is known in whatever context it is left
 
     def _value(self) -> str:
         return f"{self._name}#{next(_run_numbers)}"
 
-
-class _View:
-    """How a generator's body sees the variable: set while a step of the body runs, put away between the steps.
-
-    What the body itself enters and keeps open across a `yield` is put away with it.
-    """
-
-    def __init__(self, block: _Block) -> None:
-        self._variable = block._variable
-        self._top: _Entry | None = block._new_entry()
-        self._own = self._top
-        self._consumer: _Entry | None = None
-
-    def __enter__(self) -> None:
-        self._consumer = self._variable.get()
-        self._variable.set(self._top)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        top = self._variable.get()
-        # A step that is thrown away half done may be closed in another context, which is none of ours.
-        if any(entry is self._own for entry in _chain(top)):
-            self._top = top
-            self._variable.set(self._consumer)
-        self._consumer = None
-
-
-def _begin_unseen(generator: AsyncGenerator[Any, Any]) -> Any:
-    """Begin the first step of an async generator without telling the event loop about it.
-
-    The loop knows the wrapper, and the wrapper closes the generator. A loop that shuts down would close both at once,
-    and report the one that it finds running.
-    """
-    hooks = sys.get_asyncgen_hooks()
-    sys.set_asyncgen_hooks(None, None)
-    try:
-        return generator.__anext__()
-    finally:
-        sys.set_asyncgen_hooks(*hooks)
-
-
-def _chain(entry: _Entry | None) -> Iterable[_Entry]:
-    """Walk from an entry outwards; nothing for None."""
-    while entry is not None:
-        yield entry
-        entry = entry.outer
-
-
-def _without(top: _Entry | None, owner: object) -> _Entry | None:
-    """Take the innermost entry of an owner off a chain; a chain without one stays as it is."""
-    if top is not None and top.owner is owner:
-        return top.outer
-    above: list[_Entry] = []
-    for entry in _chain(top):
-        if entry.owner is owner:
-            rest = entry.outer
-            for kept in reversed(above):  # blocks that were entered later and are still open
-                rest = dataclasses.replace(kept, outer=rest)
-            return rest
-        above.append(entry)
-    return top
-
-
-def _checked(name: object, where: str) -> str:
-    """Return a name, or raise `InputError` where it is no string or holds nothing but blanks."""
-    if not isinstance(name, str) or not name.strip():
-        raise InputError(f"{where} needs a name, a string that is not empty, and got {name!r}")
-    return name
+    def _new_entry(self) -> Entry:
+        entry = super()._new_entry()
+        if new_run_span is None:
+            return entry
+        outer = None if entry.outer is None else entry.outer.span
+        return dataclasses.replace(entry, span=new_run_span(self._name, entry.value, outer))
 
 
 def _checked_names(after: object) -> tuple[str, ...]:
     """Return one name or several as a tuple, or raise `InputError` that shows the value."""
     where = "label(after=...)"
     if isinstance(after, str):
-        return (_checked(after, where),)
+        return (checked_name(after, where),)
     if not isinstance(after, Iterable):
         raise InputError(f"{where} needs a name or several, and got {after!r}")
-    return tuple(_checked(name, where) for name in after)
+    return tuple(checked_name(name, where) for name in after)

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from occupancy.call import Call, Kind
+from occupancy.caller.labels import run_span_above
 from occupancy.caller.open_spans import open_spans, view
 from occupancy.formats.span_fields import model
 from occupancy.formats.span_kinds import is_inference, is_step
@@ -68,9 +69,12 @@ def note(call: Call) -> str | None:
         where it has none.
     """
     api = trace_api()
-    if api is None:
+    current = None if api is None else api.get_current_span()
+    run_span = run_span_above(current)
+    if run_span is not None:
+        current = run_span
+    if current is None:
         return None
-    current = api.get_current_span()
     context = current.get_span_context()
     span_id = context.span_id
     _span_above.set(span_id)
@@ -81,7 +85,8 @@ def note(call: Call) -> str | None:
     if call.kind != Kind.OTHER:
         open_spans.mark_call_above(span_id)
         _note_model(call, above.model)
-    name = getattr(above.step, "name", None)
+    # That of a run is ours: what is called a step does not depend on whether it is exported.
+    name = None if above.step is run_span else getattr(above.step, "name", None)
     return name if isinstance(name, str) else None
 
 

@@ -9,7 +9,7 @@ from occupancy import _guard, caller
 from occupancy._guard import quietly
 from occupancy.call import Call
 from occupancy.flight import Flight
-from occupancy.instrumentation import exchange, spans
+from occupancy.instrumentation import exchange, provider, spans
 from occupancy.instrumentation.phases import Phases
 from occupancy.instrumentation.retries import Retries
 from occupancy.ledger import ledger
@@ -58,6 +58,12 @@ class Trail:
         return (mine.method, mine.host, mine.path) == (call.method, call.host, call.path)
 
 
+def prepare_run() -> None:
+    """Take the provider into use that the span of a run needs, before its first call begins: that may take long."""
+    if settings.spans and caller.current_run() is not None:
+        quietly(provider.look_for_provider)
+
+
 def begin(
     call: Call,
     earlier: Trail | None = None,
@@ -104,6 +110,7 @@ def begin_url(
     """The same for a synchronous client that is asked for a URL; None also where it is not to be seen."""
     if not ledger.logs or bool(quietly(spans.is_suppressed)):
         return None
+    prepare_run()
     call = Call(client=library, start_ns=monotonic_ns())
     quietly(exchange.describe_url, call, method, url, settings)
     return begin(call, earlier, retry_count)

@@ -15,6 +15,7 @@ from occupancy.instrumentation import (
     metrics,
     provider,
     requests_hooks,
+    run_spans,
     urllib3_hooks,
     urllib_hooks,
 )
@@ -49,6 +50,8 @@ def install(settings: Settings) -> None:
         gc.callbacks.append(note_collection)
     if settings.metrics:
         metrics.install()
+    if settings.spans:
+        run_spans.install()
     for name, put in HOOKS.items():
         when_imported(name, put)
 
@@ -59,6 +62,7 @@ def remove() -> None:
     Bodies that are still read are stamped to their ends, which takes the note on collections; it costs nothing.
     """
     provider.detach()
+    run_spans.remove()
     evidence.stop()
     metrics.remove()
     for name in HOOKS:

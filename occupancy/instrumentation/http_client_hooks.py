@@ -120,6 +120,8 @@ def enter(connection: Any, method: str, target: str) -> None:
         found, trail = None, current_trail()
     if not ledger.logs or ((trail is None or trail.flight is None) and bool(quietly(spans.is_suppressed))):
         return
+    if trail is None:
+        attempts.prepare_run()
     now_ns = monotonic_ns()
     entered = Exchange(trail) if found is None else found
     entered.flight = flight = None if trail is None else trail.adopt()

@@ -28,6 +28,8 @@ exports_alone = False
 """Whether spans go where the environment says while the program has set no provider; see `exporting`."""
 
 _provider: Any = None
+_own: Any = None
+"""The provider of our own, once it is made."""
 _attached: Any = None
 PATIENCE_S = 2.0
 """Seconds that a call waits for another one that switches spans on; it then goes without a span."""
@@ -57,8 +59,12 @@ class OnceTracer:
     def start_as_current_span(self, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
         """Start a span as the tracer does; where there is one, give an empty one that is not made current."""
         try:
+            api: Any = caller.trace_api()
             if has_span() or not self.active:
-                return nullcontext(caller.trace_api().INVALID_SPAN)  # type: ignore[union-attr]
+                return nullcontext(api.INVALID_SPAN)
+            run_span = caller.run_span_above(api.get_current_span())
+            if run_span is not None:
+                kwargs["context"] = api.set_span_in_context(run_span)
         except Exception as error:  # runs inside the host's request
             _guard.report("occupancy.provider.start_as_current_span", error)
         if "attributes" in kwargs:
@@ -161,14 +167,24 @@ def _is_new(provider: Any) -> bool:
 
 def _use(provider: Any) -> None:
     """Have spans go to a provider; where there is none, to our own, until the program sets one."""
-    global _provider, exports_alone
+    global _provider, _own, exports_alone
     try:
         if provider is None:
-            provider = _own_provider()
+            provider = _own = _own_provider()
             exports_alone = provider is not None
         _switch_to(provider)
     finally:
         _provider = provider  # also where it fails: once is enough
+
+
+def may_be_private() -> bool:
+    """Whether spans go to our own provider, or will where the environment says so when a call is made."""
+    return exports_alone and _wanted_provider() is None
+
+
+def private() -> Any:
+    """Our own provider where spans go there now, else None."""
+    return _own if may_be_private() and _provider is _own else None
 
 
 @functools.cache

@@ -38,6 +38,7 @@ def begin(pool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trail | N
         return None
     if not ledger.logs or bool(quietly(spans.is_suppressed)):
         return None
+    attempts.prepare_run()
     call = Call(client="urllib3", start_ns=monotonic_ns())
     quietly(_describe, call, pool, _argument(args, kwargs, 0, "method"), _argument(args, kwargs, 1, "url"))
     earlier = getattr(_argument(args, kwargs, RETRIES, "retries"), KEY, None)

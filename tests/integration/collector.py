@@ -94,6 +94,7 @@ def _span_dict(span: Any, scope: str, resource: dict[str, Any]) -> dict[str, Any
         "span_id": span.span_id.hex(),
         "parent": span.parent_span_id.hex() or None,
         "kind": span.kind,
+        "status": (span.status.code, span.status.message),
         "start": span.start_time_unix_nano,
         "end": span.end_time_unix_nano,
         "attributes": _values(span.attributes),

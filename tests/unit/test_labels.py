@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from occupancy.caller import labels
+from occupancy.caller import blocks
 from occupancy.caller.labels import agent_run, current_after, current_label, current_run, label
 from occupancy.errors import InputError, OccupancyError
 
@@ -279,7 +279,7 @@ def test_chain_is_bounded(block: Block, current: Read) -> None:
         for number in range(200):
             stack.enter_context(block(f"b{number}"))
         assert current() == "b199"
-        assert len(list(labels._chain(block._variable.get()))) <= labels._MAX_DEPTH
+        assert len(list(blocks.chain(block._variable.get()))) <= blocks.MAX_DEPTH
     assert current() is None
 
 
