@@ -11,16 +11,18 @@ from occupancy.caller import spans_above
 from occupancy.caller.frames import call_stack
 from occupancy.caller.groups import siblings
 from occupancy.caller.labels import current_after, current_label, current_run, run_span_above
-from occupancy.caller.spans_above import model_span_above, span_above, trace_api
+from occupancy.caller.spans_above import imported, model_span_above, span_above, trace_api
 from occupancy.caller.tasks import current_task, root_flow, sync_in_event_loop
 from occupancy.step_names import LABEL_LENGTH, step_name
 
 __all__ = [
     "SHARED_BY_ATTEMPTS",
+    "current_run",
     "describe",
     "describe_flow",
     "describe_later",
     "flow_id",
+    "imported",
     "is_in_tracked_call",
     "look_again",
     "model_span_above",

@@ -79,6 +79,10 @@ class Block:
         """Give the value of a new entry."""
         return self._name
 
+    def _new_span(self, value: str, outer: Entry | None) -> RunSpan | None:
+        """Give what lasts as long as a new entry does."""
+        return None
+
     def _for_one_entry(self) -> Self:
         """Give the block, or one like it, for a function that is called now."""
         return self
@@ -89,7 +93,8 @@ class Block:
         depth = 0 if outer is None else outer.depth + 1
         if depth >= MAX_DEPTH:
             outer, depth = None, 0
-        return Entry(self, self._value(), self._after, outer, depth)
+        value = self._value()
+        return Entry(self, value, self._after, outer, depth, self._new_span(value, outer))
 
     def _wrapper(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Choose the wrapper of the same kind as the function, so that frameworks that ask still see it."""

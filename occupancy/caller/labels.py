@@ -1,6 +1,5 @@
 """What the user says about a call: the step it belongs to, and the agent run."""
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -112,12 +111,10 @@ class agent_run(Block):  # noqa: N801 - reads as a statement
     def _value(self) -> str:
         return f"{self._name}#{next(_run_numbers)}"
 
-    def _new_entry(self) -> Entry:
-        entry = super()._new_entry()
+    def _new_span(self, value: str, outer: Entry | None) -> RunSpan | None:
         if new_run_span is None:
-            return entry
-        outer = None if entry.outer is None else entry.outer.span
-        return dataclasses.replace(entry, span=new_run_span(self._name, entry.value, outer))
+            return None
+        return new_run_span(self._name, value, None if outer is None else outer.span)
 
 
 def _checked_names(after: object) -> tuple[str, ...]:

@@ -26,9 +26,15 @@ def model_span_above() -> int:
     return _model_span_above.get()
 
 
+def imported(name: str) -> ModuleType | None:
+    """A module that the program has imported, whole: another thread may be at it."""
+    module = sys.modules.get(name)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
 def trace_api() -> ModuleType | None:
     """OpenTelemetry's trace API, where the program has imported it."""
-    return sys.modules.get("opentelemetry.trace")
+    return imported("opentelemetry.trace")
 
 
 class _Above(NamedTuple):

@@ -9,6 +9,7 @@ another context could meet, and a host's own span never lies below one that its 
 import atexit
 import functools
 import os
+from collections import deque
 from time import time_ns
 from types import TracebackType
 from typing import Any
@@ -17,10 +18,12 @@ from occupancy import _guard
 from occupancy.caller import labels, trace_api
 from occupancy.caller.blocks import RunSpan
 from occupancy.caller.open_spans import OpenSpan, open_spans
+from occupancy.flight import is_collecting
 from occupancy.instrumentation import provider
 from occupancy.instrumentation.run_counts import runs
 from occupancy.ledger import ledger
 
+OPERATION = "invoke_agent"
 SCOPE = "occupancy"
 """Name of the scope of these spans."""
 
@@ -68,19 +71,16 @@ class LazySpan:
         from opentelemetry.trace import set_span_in_context
 
         above = (self._outer and self._outer.above(self._at_start)) or self._at_start
-        span = (
-            provider.private()
-            .get_tracer(SCOPE)
-            .start_span(
-                f"invoke_agent {self._name}",
-                context=Context() if above is None else set_span_in_context(above, Context()),
-                start_time=self._start_unix_ns,
-                attributes={
-                    "gen_ai.operation.name": "invoke_agent",
-                    "gen_ai.agent.name": self._name,
-                    "occupancy.run": self._run,
-                },
-            )
+        tracer = provider.private().get_tracer(SCOPE)
+        span = tracer.start_span(
+            f"{OPERATION} {self._name}",
+            context=Context() if above is None else set_span_in_context(above, Context()),
+            start_time=self._start_unix_ns,
+            attributes={
+                "gen_ai.operation.name": OPERATION,
+                "gen_ai.agent.name": self._name,
+                "occupancy.run": self._run,
+            },
         )
         if span.is_recording():  # known before it lies above a call, so that its numbers tell of all
             open_spans.begin(_span_id(span), OpenSpan(span, _span_id(above), is_within_call=False))
@@ -100,18 +100,27 @@ class LazySpan:
     ) -> None:
         """The run is over."""
         self._is_over = True
+        if is_collecting():  # a finalizer takes no lock, as the export does
+            _collected.append((self, time_ns()))
+        else:
+            self.end(error)
+
+    def end(self, error: BaseException | None = None, end_unix_ns: int | None = None) -> None:
+        """End the span, if one was made, and in this process."""
         if self not in _open:
-            return  # nothing was made, or it is the span of the parent of this process
+            return
         _open.discard(self)
         span = self._made[0]
         open_spans.end(_span_id(span))
         if isinstance(error, Exception):  # as OpenTelemetry has it: a generator that is closed has not failed
             _guard.quietly(_record, span, error)
-        span.end()
+        span.end(end_unix_ns)
 
 
 _open: set[LazySpan] = set()
-"""Those that are made and not over."""
+"""Those that are made and have not ended."""
+_collected: deque[tuple[LazySpan, int]] = deque()
+"""Those whose block the garbage collector has closed, and when, Unix time: they end with the next run, or at exit."""
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_open.clear)
@@ -138,14 +147,22 @@ def _span_id(span: Any) -> int:
 @_guard.guarded
 def begin(name: str, run: str, outer: RunSpan | None) -> LazySpan | None:
     """A run begins: give what may become its span, where our own provider exports, or may when a call is made."""
+    _end_collected()
     return LazySpan(name, run, outer) if provider.may_be_private() else None
+
+
+def _end_collected() -> None:
+    while _collected:
+        span, end_unix_ns = _collected.popleft()
+        span.end(None, end_unix_ns)
 
 
 @_guard.guarded
 def leave() -> None:
     """At exit: what is still open ends."""
+    _end_collected()
     for span in list(_open):
-        span.__exit__(None, None, None)
+        span.end()
 
 
 @functools.cache

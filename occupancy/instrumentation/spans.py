@@ -6,7 +6,6 @@ Works on whatever span is current, through OpenTelemetry's API only, and only wh
 import functools
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextvars import Context
 from time import monotonic_ns, time_ns
@@ -15,7 +14,7 @@ from typing import Any
 
 from occupancy import _guard
 from occupancy.call import Call, Frame, Outcome
-from occupancy.caller import trace_api
+from occupancy.caller import imported, trace_api
 from occupancy.caller.spans_above import is_below_model_span
 from occupancy.flight import Flight
 from occupancy.instrumentation import provider
@@ -52,7 +51,7 @@ def is_instrumentation_suppressed() -> bool:
 
 
 def _is_suppressed(*names: str) -> bool:
-    context = sys.modules.get("opentelemetry.context")
+    context = imported("opentelemetry.context")
     if context is None:
         return False
     current = context.get_current()
