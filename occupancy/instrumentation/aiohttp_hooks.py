@@ -143,6 +143,7 @@ def begin(session: Any, method: str, url: Any) -> tuple[Trail, bool] | None:
     outer = current_trail()
     if outer is not None and outer.flight is not None:
         return outer, False
+    attempts.prepare_run()
     call = Call(client="aiohttp", start_ns=monotonic_ns())
     if not ledger.logs or bool(quietly(spans.is_suppressed)):
         return None
