@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MISSING_SHORT = -(2**31)
-MISSING_SMALL = -(2**15)
+MISSING_SHORT, MOST_SHORT = -(2**31), 2**31 - 1
+MISSING_SMALL, MOST_SMALL = -(2**15), 2**15 - 1
+NAN = float("nan")
 OTHER = "other"
 """What a string becomes once its table is full."""
 TABLE_LIMIT = 2**16 - 2
@@ -54,7 +55,9 @@ GROW_ROWS = 256
 LOOK_BACK = 10_000
 """Rows that are looked through for one that is to be renewed."""
 
-_longs, _shorts, _smalls, _flags, _names = (attrgetter(*group) for group in (LONGS, SHORTS, SMALLS, FLAGS, NAMES))
+_longs, _shorts, _smalls, _flags, _names, _ids = (
+    attrgetter(*group) for group in (LONGS, SHORTS, SMALLS, FLAGS, NAMES, HEX)
+)
 _LONG_END = len(LONGS)
 _SHORT_END = _LONG_END + len(SHORTS)
 _SMALL_END = _SHORT_END + len(SMALLS)
@@ -66,27 +69,23 @@ if {*LONGS, *SHORTS, *SMALLS, *FLAGS, *FLOATS, *NAMES, *HEX, *TEXTS} != set(FIEL
     raise AssertionError("rows.py and Call differ")
 
 
-class Table:
-    """Numbers for the distinct values of a column; the number of None is 0."""
+class Table(dict[Hashable, int]):
+    """Numbers for the distinct values of a column; that of None is 0. Once it is full, `other` stands for new ones."""
 
-    __slots__ = ("numbers", "other", "values")
+    __slots__ = ("by_number", "other")
 
     def __init__(self, other: Hashable) -> None:
-        self.numbers: dict[Hashable, int] = {}
-        self.values: list[Any] = [None]
+        super().__init__({None: 0})
+        self.by_number: list[Any] = [None]
         self.other = other
 
-    def number(self, value: Hashable) -> int:
-        """The number of a value; of `other` once the table is full."""
-        if value is None:
-            return 0
-        number = self.numbers.get(value)
-        if number is None:
-            if len(self.values) > TABLE_LIMIT:
-                value = self.other
-            number = self.numbers.setdefault(value, len(self.values))
-            if number == len(self.values):
-                self.values.append(value)
+    def __missing__(self, value: Hashable) -> int:
+        if len(self.by_number) > TABLE_LIMIT:
+            value = self.other
+            if value in self:
+                return self[value]
+        self[value] = number = len(self.by_number)
+        self.by_number.append(value)
         return number
 
 
@@ -138,18 +137,18 @@ class Rows:
         return False
 
     def _encode(self, call: Call, in_flight_start: int | None, in_flight_end: int | None) -> Iterable[Any]:
-        shorts = [MISSING_SHORT if value is None else min(value, 2**31 - 1) for value in _shorts(call)]
+        shorts = [MISSING_SHORT if n is None else n if n < MOST_SHORT else MOST_SHORT for n in _shorts(call)]
         shorts[1] = MISSING_SHORT if in_flight_start is None else in_flight_start
         shorts[2] = MISSING_SHORT if in_flight_end is None else in_flight_end
         retry_after_s = call.retry_after_s
         return (
-            *[MISSING if value is None else value for value in _longs(call)],
+            *[MISSING if n is None else n for n in _longs(call)],
             *shorts,
-            *[MISSING_SMALL if value is None else min(value, 2**15 - 1) for value in _smalls(call)],
-            *[-1 if value is None else value for value in _flags(call)],
-            float("nan") if retry_after_s is None else retry_after_s,
-            *[table.number(value) for table, value in zip(self._tables, _names(call), strict=True)],
-            *[bytes.fromhex(value) if value else b"" for value in (call.trace_id, call.span_id, call.parent_span_id)],
+            *[MISSING_SMALL if n is None else n if n < MOST_SMALL else MOST_SMALL for n in _smalls(call)],
+            *[-1 if flag is None else flag for flag in _flags(call)],
+            NAN if retry_after_s is None else retry_after_s,
+            *[table[value] for table, value in zip(self._tables, _names(call), strict=True)],
+            *[bytes.fromhex(value) if value else b"" for value in _ids(call)],
         )
 
     def calls(self, origin_ns: int) -> list[Call]:
@@ -170,7 +169,7 @@ class Rows:
         retry_after_s = row[_FLAG_END]
         values["retry_after_s"] = None if math.isnan(retry_after_s) else retry_after_s
         for table, name, number in zip(self._tables, NAMES, row[_FLOAT_END:_NAME_END], strict=True):
-            values[name] = table.values[number]
+            values[name] = table.by_number[number]
         for name, raw in zip(HEX, row[_NAME_END:], strict=True):
             values[name] = raw.hex() if any(raw) else None
         text = self._texts[slot]
@@ -195,7 +194,7 @@ class Rows:
             return _objects([None if text is None else text.decode() for text in self._texts])[order]
         values = rows[name][order]
         if name in NAMES:
-            named: NDArray[Any] = _objects(self._tables[NAMES.index(name)].values)[values]
+            named: NDArray[Any] = _objects(self._tables[NAMES.index(name)].by_number)[values]
             return named
         if name in HEX:
             return _objects([raw.hex() if any(raw) else None for raw in values.tolist()])
