@@ -31,6 +31,13 @@ def comparison_of(before: list[Call], after: list[Call]) -> Comparison:
     return compare(columns_of(before), columns_of(after))
 
 
+def test_a_live_log_is_compared_up_to_now() -> None:
+    opened = Call(label="recap", start_ns=550 * MS, run="agent#1")
+    after = columns_of([*overlapped()[:3], opened])
+    assert compare(columns_of(serial()), after, until_ns=900 * MS).wall_ms == Change(1100, 900)
+    assert compare(columns_of(serial()), after).wall_ms.after == pytest.approx(550, abs=1e-3)
+
+
 def test_the_overlapped_agent_is_kept() -> None:
     found = comparison_of(serial(), overlapped())
     assert (found.wall_ms, found.peak, found.total_ms) == (Change(1100, 750), Change(1, 2), Change(1100, 1100))

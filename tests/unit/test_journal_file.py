@@ -3,17 +3,22 @@
 import io
 import json
 import re
+import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from occupancy.analysis import columns as columns_module
 from occupancy.analysis.columns import calls_of
 from occupancy.call import FIELD_TYPES, FIELDS, STAMPS, Call, Frame, Kind, Outcome
+from occupancy.cli.show import to_text
 from occupancy.formats import journal_file
 from occupancy.journal import to_record
+from occupancy.ledger import Ledger
 from occupancy.log import OccupancyLog
 from occupancy.reading import read
 
@@ -186,6 +191,52 @@ def test_a_log_of_columns_is_a_log_of_calls(tmp_path_factory: pytest.TempPathFac
     log.dump_csv(path.with_suffix(".csv"))
     again = read(path.with_suffix(".csv"))
     assert [*again.calls, *again.open_calls] == [moved(call, -log.origin_ns) for call in [*log.calls, *log.open_calls]]
+
+
+def write_journal(path: Path, n: int) -> None:
+    log, own = OccupancyLog(capacity=1, journal=path), Ledger()
+    for number in range(n):
+        stack = (Frame("/home/me/agent.py", 3, "ask"), Frame("/home/me/agent.py", 30, "main"))
+        own.start(Call(start_ns=number, label=f"step {number % 7}", call_stack=stack), (log,)).complete()
+
+
+def test_no_record_is_made_until_one_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counting(*values: Any) -> Call:
+        made.append(values)
+        return Call(*values)
+
+    write_journal(tmp_path / "calls.jsonl", 5)
+    monkeypatch.setattr(columns_module, "Call", counting)
+    log = read(tmp_path / "calls.jsonl")
+    assert "5 calls" in to_text(log)
+    log.dump_csv(tmp_path / "calls.csv")
+    assert made == []
+    assert len(log.calls) == len(made) == 5
+
+
+def test_a_file_is_never_held_whole(tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    write_journal(path, 20_000)
+    read(path)  # imports, caches
+    tracemalloc.start()
+    log = read(path)
+    kept, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert log.finished == 20_000
+    assert kept < most < path.stat().st_size
+
+
+@pytest.mark.parametrize("ending", ['"retry_after_s":NaN', '"label":"\\ud800"', '"label":"\xff"'])
+def test_what_the_fast_parser_refuses_is_read_by_pythons(ending: str) -> None:
+    process = '{"event":"process","process":"p","schema":1,"pid":1,"boot_id":"b","unix_offset_ns":0}\n'
+    lines = [
+        f'{{"event":"end","process":"p","call_id":{n},"start_ns":5,{ending + "," if n == 2 else ""}"end_ns":9}}'
+        for n in (1, 2, 3)
+    ]
+    recording = journal_file.read(io.BytesIO((process + "\n".join(lines)).encode("latin-1")), "j")
+    assert recording.columns["call_id"].tolist() == [1, 2, 3]
 
 
 def moved(call: Call, by_ns: int) -> Call:

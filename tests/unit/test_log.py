@@ -200,6 +200,17 @@ def test_columns_give_open_calls_last_without_an_end() -> None:
     opened.complete()
 
 
+def test_a_log_that_was_read_keeps_every_text_and_its_columns_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("occupancy.rows.TABLE_LIMIT", 2)
+    calls = [Call(call_id=n, start_ns=n, end_ns=n + 1, label=f"step {n}", limit_requests=2**40) for n in range(1, 6)]
+    log = OccupancyLog.from_calls(calls)
+    assert [call.label for call in log.calls] == [f"step {n}" for n in range(1, 6)]
+    columns = log.columns(["limit_requests"])
+    assert columns["limit_requests"].tolist() == [2**40] * 5
+    with pytest.raises(ValueError, match="read-only"):
+        columns["limit_requests"][0] = 0
+
+
 def test_a_call_takes_at_most_400_bytes() -> None:
     n = 20_000
     log = OccupancyLog(capacity=n)
@@ -437,6 +448,12 @@ class TestTrack:
             assert log.in_flight == 1
         assert [(call.label, call.outcome) for call in log.calls] == [("fetch", Outcome.OK)]
         assert "RuntimeError: ours" in caplog.text
+
+    def test_a_log_that_was_read_records_nothing(self) -> None:
+        log = OccupancyLog.from_calls([Call(call_id=1, start_ns=1, end_ns=2)])
+        with pytest.raises(InputError, match="read"), log.track("fetch"):
+            pass
+        assert (log.finished, log.peak) == (1, 1)
 
     def test_an_unknown_kind_is_refused(self) -> None:
         with pytest.raises(InputError, match="'sing'"), OccupancyLog().track("x", kind="sing"):
