@@ -43,9 +43,9 @@ SHARED_BY_ATTEMPTS = (
 _tracked: ContextVar[Any] = ContextVar("occupancy_tracked", default=None)
 
 
-def describe(call: Call, *, with_stack: bool = True) -> None:
-    """Fill in who makes the call that starts now, on this thread."""
-    describe_flow(call, spans_above.note(call), with_stack=with_stack)
+def describe(call: Call, own_span: Any = None, *, with_stack: bool = True) -> None:
+    """Fill in who makes the call that starts now, on this thread; its own span is not above it."""
+    describe_flow(call, spans_above.note(call, own_span), with_stack=with_stack)
 
 
 def describe_flow(call: Call, step: str | None, *, with_stack: bool = True) -> None:

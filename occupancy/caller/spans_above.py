@@ -67,8 +67,12 @@ def is_below_model_span() -> bool:
     return model_span is not None and bool(model_span.is_recording())
 
 
-def note(call: Call) -> str | None:
+def note(call: Call, own_span: Any = None) -> str | None:
     """Fill in what the spans above a call say of it.
+
+    Args:
+        call: The call.
+        own_span: The current span, where it is the call's own.
 
     Returns:
         The name of the step: of the model's, agent's or tool's span that is nearest, else of the span right above; None
@@ -76,6 +80,9 @@ def note(call: Call) -> str | None:
     """
     api = trace_api()
     current = None if api is None else api.get_current_span()
+    if own_span is not None and api is not None:
+        parent = own_span.parent or api.INVALID_SPAN_CONTEXT
+        current = next((known.span for known in open_spans.upwards(parent.span_id)), api.NonRecordingSpan(parent))
     run_span = run_span_above(current)
     if run_span is not None:
         current = run_span
@@ -89,7 +96,7 @@ def note(call: Call) -> str | None:
     above = _look_up(current, span_id)
     _model_span_above.set(0 if above.model is None else above.model.get_span_context().span_id)
     if call.kind != Kind.OTHER:
-        open_spans.mark_call_above(span_id)
+        open_spans.mark_call_above(span_id if own_span is None else own_span.context.span_id)
         _note_model(call, above.model)
     # That of a run is ours: what is called a step does not depend on whether it is exported.
     name = None if above.step is run_span else getattr(above.step, "name", None)

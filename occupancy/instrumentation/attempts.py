@@ -89,7 +89,8 @@ def begin(
         earlier = outer
     if earlier is not None and earlier.flight is not None:
         return None  # a client below a transport, or a second hook of ours, passes on what the first has begun
-    quietly(caller.describe, call, with_stack=settings.call_stack)
+    own = quietly(spans.own_span, call.client, continues=earlier is not None)
+    quietly(caller.describe, call, own, with_stack=settings.call_stack)
     call.sync_in_event_loop = not is_async and bool(quietly(caller.sync_in_event_loop))
     if earlier is not None:  # a redirect, or an auth flow or a transport that sends again
         continue_trail(earlier, call)

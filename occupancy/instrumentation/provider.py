@@ -14,8 +14,19 @@ from typing import Any
 
 from occupancy import _guard, caller
 
-HTTPX_SCOPE = "opentelemetry.instrumentation.httpx"
-"""Name of the scope of OpenTelemetry's httpx spans, whoever switched them on."""
+SCOPES = {
+    client: f"opentelemetry.instrumentation.{name}"
+    for client, name in (
+        ("httpx", "httpx"),
+        ("httpx2", "httpx"),
+        ("requests", "requests"),
+        ("urllib3", "urllib3"),
+        ("urllib", "urllib"),
+        ("aiohttp", "aiohttp_client"),
+    )
+}
+"""Names of the scopes of OpenTelemetry's HTTP client spans, whoever switched them on, by our names of the clients."""
+_HTTP_SCOPES = frozenset(SCOPES.values())
 INSTRUMENTORS = ("HTTPX2ClientInstrumentor", "HTTPXClientInstrumentor")
 URLS = ("url.full", "http.url", "http.target")
 """Attributes that hold a URL, by new and old names."""
@@ -137,9 +148,9 @@ def has_span() -> bool:
 
 
 def is_http_span(span: Any) -> bool:
-    """Whether it is a recording span of OpenTelemetry's httpx instrumentation, as itself or in Logfire's wrapper."""
+    """Whether it is a recording span of OpenTelemetry's HTTP instrumentations, as itself or in Logfire's wrapper."""
     scope = getattr(span, "instrumentation_scope", None)
-    return scope is not None and scope.name == HTTPX_SCOPE and span.is_recording()
+    return scope is not None and scope.name in _HTTP_SCOPES and span.is_recording()
 
 
 def look_for_provider() -> None:

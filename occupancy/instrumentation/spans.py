@@ -30,6 +30,8 @@ FIELDS = (
 """Fields of a call that go on its span as they are, as `occupancy.<name>`."""
 PHASES = ("client_ns", "gate_ns", "pool_ns", "connect_ns", "tls_ns", "send_ns", "wait_ns", "receive_ns")
 """Phases of a call, which go on its span in ms, as `occupancy.<phase>_ms`."""
+WRAPPED_ABOVE = frozenset({"requests", "urllib3", "urllib"})
+"""Clients that OpenTelemetry wraps where we do, or further up."""
 SUPPRESSING, SUPPRESSING_HTTP = "_SUPPRESS_INSTRUMENTATION_KEY", "_SUPPRESS_HTTP_INSTRUMENTATION_KEY"
 
 _FIELD_KEYS = tuple((name, f"occupancy.{name}") for name in FIELDS)
@@ -188,8 +190,28 @@ def leave() -> None:
     settle_held()
 
 
+def own_span(client: str | None, *, continues: bool) -> Any:
+    """The current span where it is that of the request which a client is about to send; None where it is above it.
+
+    OpenTelemetry wraps what some clients are asked by, as we do: their span may have begun before the call.
+
+    Args:
+        client: Our name of the client.
+        continues: Whether the request is a further attempt, which may have its span together with the first.
+    """
+    api = trace_api()
+    if api is None or client not in WRAPPED_ABOVE:
+        return None
+    span = api.get_current_span()
+    if not provider.is_http_span(span) or span.instrumentation_scope.name != provider.SCOPES[client]:
+        return None
+    end = vars(span).get("end")
+    is_own = end is None or (continues and isinstance(end, HeldEnd) and not end.asked)
+    return span if is_own else None
+
+
 def claim(flight: Flight) -> None:
-    """Take the current span for the call where it is its own: an httpx span, begun since the client was asked."""
+    """Take the current span for the call where it is its own: an HTTP client's, and not the one it was made under."""
     api = trace_api()
     if api is None:
         return

@@ -58,7 +58,7 @@ class Host:
         self.ledger = Ledger()
         sdk = TracerProvider(shutdown_on_exit=False)
         sdk.add_span_processor(self.ended)
-        self._tracer = sdk.get_tracer(provider.HTTPX_SCOPE)
+        self._tracer = sdk.get_tracer(provider.SCOPES["httpx"])
 
     def start(self, **attributes: Any) -> Any:
         """An httpx span that begins now."""
