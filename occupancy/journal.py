@@ -111,9 +111,9 @@ class Journal:
         self._append({"event": event, "process": self.process, **to_record(call)})
 
     def _append(self, record: dict[str, Any]) -> None:
-        line = json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"
         if self._fd is None:
             return
+        line = _to_json(record) + b"\n"
         try:
             written = os.write(self._fd, line)
             self._written_bytes += written
@@ -121,6 +121,15 @@ class Journal:
                 raise OSError(f"only {written} of {len(line)} bytes were written")
         except OSError as error:
             _guard.report(f"the journal {str(self.path)!r}", error)
+
+
+def _to_json(record: dict[str, Any]) -> bytes:
+    import orjson  # only where there is a journal
+
+    try:
+        return orjson.dumps(record, default=list)  # a frame is a tuple by another name
+    except TypeError:  # half a surrogate, an integer of more than 64 bits, an object that is no field's
+        return json.dumps(record, separators=(",", ":"), default=str).encode()
 
 
 def _new_name() -> str:

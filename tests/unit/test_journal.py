@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from occupancy.analysis.columns import calls_of
-from occupancy.call import Call, Outcome
+from occupancy.call import Call, Frame, Outcome
 from occupancy.errors import InputError, ReadError
 from occupancy.formats import journal_file
 from occupancy.formats.recording import ColumnRecording
@@ -157,6 +157,18 @@ def test_many_writes_of_two_processes_all_arrive(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no_such_folder"):
         Journal(tmp_path / "no_such_folder" / "calls.jsonl")
+
+
+def test_what_the_fast_writer_refuses_is_written_by_pythons(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "calls.jsonl")
+    stack = (Frame("ü.py", 3, "f"),)
+    odd = {"label": "half \ud800", "request_bytes": 2**70, "model": Path("a model"), "call_stack": stack}
+    for number, (name, value) in enumerate(odd.items(), start=1):
+        journal.end(Call(call_id=number, **{name: value}))  # type: ignore[arg-type]
+    _, *written = [json.loads(line) for line in journal.path.read_text(encoding="utf-8").splitlines()]
+    told = [record[name] for record, name in zip(written, odd, strict=True)]
+    assert told == ["half \ud800", 2**70, "a model", [["ü.py", 3, "f"]]]
+    assert read(journal.path).bad_rows == [f"{journal.path}:3: request_bytes cannot be {2**70}"]
 
 
 def test_a_full_disk_is_told_once_and_counting_goes_on(caplog: pytest.LogCaptureFixture) -> None:
