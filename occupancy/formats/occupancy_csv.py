@@ -16,7 +16,7 @@ from occupancy.errors import InputError, ReadError
 from occupancy.formats.call_records import checked, field_value
 from occupancy.formats.csv_rows import rows_of
 from occupancy.formats.csv_texts import texts_of, times_of
-from occupancy.formats.recording import ColumnRecording, Recording, as_columns, joined
+from occupancy.formats.recording import ColumnRecording, Recording, as_columns, joined, number_calls
 from occupancy.formats.spans import UNREADABLE, reason_of, shown
 from occupancy.formats.times import FAR_NS
 from occupancy.formats.writing import write
@@ -102,6 +102,7 @@ def read(text: str, name: str) -> ColumnRecording:
     """
     parts: list[Recording] = []
     headings: list[str] = []
+    seen: set[tuple[str, ...]] = set()
     for line, row in rows_of(text):
         try:
             if isinstance(row, csv.Error):
@@ -109,14 +110,19 @@ def read(text: str, name: str) -> ColumnRecording:
             if row[0].startswith(PREFIX):
                 origin_unix_ns, headings = _read_metadata(",".join(row).rstrip(","), f"{name}:{line}"), []
                 parts.append(Recording(origin_unix_ns=origin_unix_ns))
+                seen.clear()
             elif not headings:
                 headings = _read_headings(row, name)
-            else:
+            elif tuple(row) not in seen:
+                seen.add(tuple(row))
                 parts[-1].calls.append(_read_call(dict(zip(headings, row, strict=False)), origin_unix_ns))
         except UNREADABLE as error:
             parts[-1].bad_rows.append(f"{name}:{line}: {reason_of(error)}")
     if not headings:
         _read_headings([], name)
+    for part in parts:
+        if len({call.call_id for call in part.calls}) < len(part.calls):  # rows of several files
+            number_calls([(call.pid, call) for call in part.calls])
     return joined([as_columns(part) for part in _distinct(parts)])
 
 

@@ -117,6 +117,16 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, text: str, reaso
     assert str(path) in str(raised.value)
 
 
+def test_rows_of_several_files_are_calls_of_their_own_but_for_those_that_are_there_twice(tmp_path: Path) -> None:
+    path = tmp_path / "calls.csv"
+    head = "call_id,logical_id,pid,start_ns,end_ns,outcome\n"
+    path.write_text(HEAD + head + "1,1,7,0,5,ok\n2,1,7,6,9,ok\n1,1,7,0,5,ok\n1,1,8,0,5,ok\n2,1,8,6,9,ok\n")
+    calls = read(path).calls
+    assert sorted((call.call_id, call.logical_id, call.pid) for call in calls) == [
+        (1, 1, 7), (2, 1, 7), (3, 3, 8), (4, 3, 8)
+    ]  # fmt: skip
+
+
 def test_what_a_spreadsheet_has_saved_is_read(tmp_path: Path) -> None:
     small_log().dump_csv(tmp_path / "calls.csv")
     with (tmp_path / "calls.csv").open(newline="") as file:
