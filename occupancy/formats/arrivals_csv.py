@@ -26,7 +26,8 @@ def recognise(head: str) -> bool:
 
 
 def _columns(head: str) -> list[str]:
-    return [column.strip().lower() for column in next(csv.reader([head]), [])]
+    rows = (row for _, row in rows_of(head) if not isinstance(row, csv.Error))
+    return [column.strip().lower() for column in next(rows, [])]
 
 
 def read(text: str, name: str) -> Recording:

@@ -170,6 +170,7 @@ def test_an_end_before_the_start_is_told(saved: Saved) -> None:
         (b"\x1f\x8b\x08broken", "{}: broken gzip: "),
         (b"\x00\x01\xff", "no format that we read; it begins with"),
         ("a,b\n1,2\n", "no format that we read; it begins with 'a,b'"),
+        ("PK\x03\r\x04\n", "no format that we read; it begins with 'PK\\x03'"),
         ("", "{}: the file is empty"),
         (gzip.compress(b" \n"), "{}: the file is empty"),
     ],
@@ -475,6 +476,15 @@ def test_a_table_of_arrivals_and_durations(saved: Saved) -> None:
         (7_000_000_000, 8_000_000_000, "ChatGPT", "b", 1),
     ]
     assert log.bad_rows[0].endswith(":3: no duration: None")
+
+
+@pytest.mark.parametrize("head", ['"Timestamp","Elapsed time"', "Timestamp,Elapsed time\r", "TIMESTAMP, elapsed "])
+def test_heads_of_tables(saved: Saved, head: str) -> None:
+    log = saved(f"{head}\n5.25,2.5\n")
+    assert ([(call.start_ns, call.end_ns) for call in log.calls], log.bad_rows) == (
+        [(5_250_000_000, 7_750_000_000)],
+        [],
+    )
 
 
 def test_arrivals_without_durations_are_told(saved: Saved) -> None:
