@@ -1,6 +1,7 @@
 """Whatever stands in a file, it is read or refused with one error of ours: never another exception."""
 
 import copy
+import gzip
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -137,3 +138,22 @@ def test_with_something_else_in_it_it_is_read_or_refused(
         return
     assert log.summary().n <= 2
     assert log.peak <= 2
+
+
+BEGINNINGS = (
+    b"", b"{", b"[", b'{"event":', b'{"event":"end","process":"p","call_id":1,', b"# occupancy ",
+    b'# occupancy {"schema": 1, "origin_unix_ns": 0}\ncall_id,start_ns,end_ns\n', b"Timestamp,Elapsed time\n",
+    b'{"resourceSpans": [', b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf", b"\x1f\x8b\x08", gzip.compress(b"[")[:-4],
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(BEGINNINGS), st.binary(max_size=60) | st.text("\r\n\0 ,\"#{}[]1é'", max_size=60).map(str.encode))
+def test_whatever_bytes_a_file_holds(tmp_path_factory: pytest.TempPathFactory, beginning: bytes, rest: bytes) -> None:
+    path = tmp_path_factory.mktemp("bytes") / "file"
+    path.write_bytes(beginning + rest)
+    try:
+        log = read(path)
+    except OccupancyError:
+        return
+    assert log.peak <= len(rest)
