@@ -14,7 +14,7 @@ from occupancy.journal import SCHEMA
 PREFIX = '{"event":'
 """How each line begins."""
 HEAD_START = PREFIX.encode()
-HEAD = re.compile(rb'{"event":"(start|end)",("process":"\w+","call_id":\d+),')
+HEAD = re.compile(rb'{"event":"(start|end|amend)",("process":"\w+","call_id":\d+),')
 """How we write a call; any other order of its fields is understood too."""
 ENDED_FIELDS = ("call_id", "pid", "kind", "start_ns", "end_ns", "released_ns", "status", "outcome")
 """What `Tail` gives of a call that has ended."""

@@ -151,6 +151,8 @@ def journals(draw: st.DrawFn) -> str:
                 end_ns = call.start_ns + length_ns
                 ended = replace(call, end_ns=end_ns, outcome=outcome, released_ns=end_ns + late_ns)
                 lines.append(line("end", name, ended))
+                if draw(st.booleans()):
+                    lines.append(line("amend", name, replace(ended, output_tokens=call_id)))
         queues.append(lines)
     mixed = [queue.pop(0) for queue in queues]
     while queues := [queue for queue in queues if queue]:
