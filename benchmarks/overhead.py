@@ -1,9 +1,10 @@
 """What a call costs with us and without, in CPU time: a client on a connection that answers from memory.
 
-Alternates in one process and prints the least and the median of each, and the ratio. python benchmarks/overhead.py
+Alternates in one process and prints the least and the median of each, and their ratios. python benchmarks/overhead.py
 """
 
 import statistics
+import tempfile
 import time
 from typing import Any
 
@@ -62,13 +63,18 @@ def main() -> None:
     """Measure."""
     asked = client()
     call_us(asked)
-    without, with_us = [], []
-    for _ in range(ROUNDS):
-        without.append(call_us(asked))
-        with occupancy.record():
-            with_us.append(call_us(asked))
+    times: dict[str, list[float]] = {"without": [], "with": [], "with a journal": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(ROUNDS):
+            times["without"].append(call_us(asked))
+            with occupancy.record():
+                times["with"].append(call_us(asked))
+            with occupancy.record(journal=f"{folder}/calls.jsonl"):
+                times["with a journal"].append(call_us(asked))
     for what, of in (("least", min), ("median", statistics.median)):
-        print(f"{what}: {of(without):.0f} us without, {of(with_us):.0f} us with, {of(with_us) / of(without):.2f}")
+        bare = of(times["without"])
+        told = (f"{of(us):.0f} us {name} ({of(us) / bare:.2f})" for name, us in times.items())
+        print(f"{what}: {', '.join(told)}")
 
 
 if __name__ == "__main__":
