@@ -143,7 +143,8 @@ def test_with_something_else_in_it_it_is_read_or_refused(
 BEGINNINGS = (
     b"", b"{", b"[", b'{"event":', b'{"event":"end","process":"p","call_id":1,', b"# occupancy ",
     b'# occupancy {"schema": 1, "origin_unix_ns": 0}\ncall_id,start_ns,end_ns\n', b"Timestamp,Elapsed time\n",
-    b'{"resourceSpans": [', b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf", b"\x1f\x8b\x08", gzip.compress(b"[")[:-4],
+    b'{"resourceSpans": [', b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf", b"\x1f\x8b\x08",
+    gzip.compress(b"[", mtime=0)[:-4],
 )  # fmt: skip
 
 
