@@ -33,10 +33,11 @@ class Attempt:
         secures: Whether a TLS handshake follows on the opening of the connection.
     """
 
-    __slots__ = ("_phases", "_secures", "flight")
+    __slots__ = ("_phases", "_secures", "flight", "is_connecting")
 
     def __init__(self, flight: Flight, phases: Phases | None, *, secures: bool) -> None:
         self.flight = flight
+        self.is_connecting = True
         self._phases = phases
         self._secures = secures
 
@@ -60,6 +61,7 @@ class Attempt:
     @_guard.guarded
     def fail(self, error: BaseException) -> None:
         """It failed, unless the session is yet to say what it was: its own time-outs are cancellations here."""
+        self.is_connecting = False
         self.stop()
         if isinstance(error, Exception) and not isinstance(error, TimeoutError):
             self.flight.fail(error)
@@ -120,13 +122,13 @@ class Incoming:
         self.stamps.complete()
 
     def feed(self, reader: Any, data: bytes) -> None:
-        """The reader has got a piece."""
-        if not self._encoded:
-            self.stamps.chunk(data)
-            return
+        """The reader has got a piece; a second hook of ours may say so too."""
         came = getattr(reader, "total_raw_bytes", reader.total_bytes)
-        self.stamps.count(came - self._seen, monotonic_ns())
-        self._seen = came
+        size, self._seen = came - self._seen, came
+        if size and self._encoded:
+            self.stamps.count(size, monotonic_ns())
+        elif size:
+            self.stamps.chunk(data)
 
 
 def incoming_of(reader: Any) -> Incoming | None:
@@ -172,6 +174,8 @@ def enter(request: Any) -> Attempt | None:
     trail = current_trail()
     if trail is None or not ledger.logs:
         return None
+    if isinstance(trail.attempt, Attempt) and trail.attempt.is_connecting:
+        return None  # a second hook of ours, below somebody's wrapper
     now_ns = monotonic_ns()
     flight = trail.adopt()
     if flight is None:
@@ -218,13 +222,16 @@ def note_opened() -> None:
 @_guard.guarded
 def keep(connection: Any, attempt: Attempt) -> None:
     """The connection is there: what it is for goes with it."""
+    attempt.is_connecting = False
     setattr(connection, KEY, attempt)
 
 
 @_guard.guarded
-def attempt_on(connection: Any) -> Attempt | None:
-    """What a connection is for."""
+def attempt_on(connection: Any, *, take: bool = False) -> Attempt | None:
+    """What a connection is for; `take` tells only the first who asks."""
     found = getattr(connection, KEY, None)
+    if take and found is not None:
+        setattr(connection, KEY, None)
     return found if isinstance(found, Attempt) else None
 
 
@@ -361,7 +368,7 @@ def _hook_send(original: Any, patch: Patch) -> Any:
 
 def _hook_start(original: Any, patch: Patch) -> Any:
     async def start(response: Any, connection: Any) -> Any:
-        attempt = attempt_on(connection)
+        attempt = attempt_on(connection, take=True)
         if attempt is None:
             return await original(response, connection)
         attempt.note("http11.send_request_body.complete")

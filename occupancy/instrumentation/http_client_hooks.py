@@ -114,6 +114,8 @@ def exchange_on(connection: Any) -> Exchange | None:
 def enter(connection: Any, method: str, target: str) -> None:
     """A request begins on a connection: adopt the client's call, or start one."""
     found = exchange_on(connection)
+    if found is not None and found.flight is not None and not found.flight.ended:
+        return  # a second hook of ours, below somebody's wrapper, has seen it
     connection.__dict__.pop(KEY, None)
     trail = None if found is None else found.trail
     if trail is None or trail.is_over:
@@ -259,7 +261,7 @@ def _hook_send(original: Any, patch: Patch) -> Any:
 def _hook_getresponse(original: Any, incomplete: type[Exception]) -> Any:
     def getresponse(connection: Any, *args: Any, **kwargs: Any) -> Any:
         entered = exchange_on(connection)
-        if entered is None or entered.flight is None:
+        if entered is None or entered.flight is None or entered.is_busy:
             return original(connection, *args, **kwargs)
         entered.is_busy = True
         try:

@@ -18,7 +18,8 @@ def begin(request: Any) -> Trail | None:
     """A handler is asked."""
     earlier = request.__dict__.pop(REDIRECTED, None)
     trail = attempts.begin_url("urllib", request.get_method(), request.full_url, earlier)
-    setattr(request, KEY, trail)
+    if trail is not None:
+        setattr(request, KEY, trail)
     return trail
 
 

@@ -370,6 +370,53 @@ async def _get_once(url: str) -> Any:
         return await get(session, url)
 
 
+def wrapped(method: Any, calls: list[int]) -> Any:
+    """By somebody who does not say what lies below."""
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return method(*args, **kwargs)
+
+    return wrapper
+
+
+@pytest.mark.parametrize("place", hooked_methods(), ids=lambda place: f"{place[0].__name__}.{place[1]}")
+def test_wrapper_that_hides_a_hook(place: tuple[Any, str], gateway: mock_server.GatewayUrl) -> None:
+    """It comes while we record and stays while we record again: one more hook comes on top, and each request is one."""
+    before = hooked_methods()
+
+    async def ask(session: aiohttp.ClientSession) -> None:
+        await get(session, gateway + JSON, headers={"x-mock-redirect": "1"})
+        await get(session, gateway + JSON, headers={"x-mock-gzip": "1"})
+        await get(session, gateway + JSON, headers={"x-mock-status": "204"})
+        async with session.get(gateway + JSON, headers={"x-mock-hang": "mid-body"}) as response:
+            await response.content.read(1)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(response.content.readexactly(99), 0.01)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await get(session, gateway + JSON, headers={"x-mock-cut": "mid-body"})
+
+    def ask_all() -> Any:
+        _, log = record(ask)
+        assert log.in_flight == 0
+        return [(call.outcome, call.status, call.attempt, call.bytes_received) for call in log.calls]
+
+    calls: list[int] = []
+    try:
+        expected = ask_all()
+        with occupancy.record():
+            setattr(*place, wrapped(vars(place[0])[place[1]], calls))
+            assert ask_all() == expected
+        assert ask_all() == expected
+        assert ask_all() == expected
+        assert calls
+    finally:
+        setattr(*place, before[place])
+    with occupancy.record():
+        pass
+    assert hooked_methods() == before
+
+
 def test_body_that_comes_when_the_hooks_have_gone(gateway: mock_server.GatewayUrl) -> None:
     before = hooked_methods()
 

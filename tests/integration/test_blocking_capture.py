@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import urllib.request
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,6 +27,7 @@ import pytest
 import requests
 import requests.adapters
 import urllib3
+from blocking_clients import CLIENTS
 from loopback_servers import OneAnswer, ScriptedServer, Tunnel, running, trusting
 from opentelemetry.instrumentation.utils import suppress_http_instrumentation, suppress_instrumentation
 
@@ -683,6 +685,55 @@ def test_hooks_leave_what_they_found(one_answer: str) -> None:
             requests.get(one_answer)
         assert len(log.calls) == 1
         assert hooked_methods() == before
+
+
+def wrapped(method: Any, calls: list[int]) -> Any:
+    """By somebody who does not say what lies below."""
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return method(*args, **kwargs)
+
+    return wrapper
+
+
+@pytest.mark.parametrize("place", hooked_methods(), ids=lambda place: f"{place[0].__name__}.{place[1]}")
+def test_wrapper_that_hides_a_hook(
+    place: tuple[type, str], gateway: mock_server.GatewayUrl, certificate: ssl.SSLContext
+) -> None:
+    """It comes while we record and stays while we record again: one more hook comes on top, and each request is one."""
+    before = hooked_methods()
+
+    def ask_all() -> list[tuple[str | None, int, int]]:
+        with occupancy.record() as log:
+            for client_class in CLIENTS.values():
+                with client_class() as client:
+                    headers = {"x-mock-redirect": "1"} if client.follows else {}
+                    client.read(client.send("GET", gateway + JSON, headers=headers))
+            with running(OneAnswer, certificate) as port, running(Tunnel) as proxy:
+                for ask in TWICE.values():
+                    list(ask(f"https://127.0.0.1:{port}/path", f"127.0.0.1:{proxy}"))
+            retry = urllib3.Retry(2, status_forcelist=[503], backoff_factor=0)
+            urllib3.PoolManager().request("GET", gateway + JSON, headers=failing(1), retries=retry)
+        assert log.in_flight == 0
+        return [(call.client, call.attempt, call.bytes_received) for call in log.calls]
+
+    calls: list[int] = []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of TLS that trusts anybody
+            expected = ask_all()
+            with occupancy.record():
+                setattr(*place, wrapped(vars(place[0])[place[1]], calls))
+                assert ask_all() == expected
+            assert ask_all() == expected
+            assert ask_all() == expected
+        assert calls
+    finally:
+        setattr(*place, before[place])
+    with occupancy.record():
+        pass
+    assert hooked_methods() == before
 
 
 def test_request_under_way_when_the_hooks_go(one_answer: str) -> None:
