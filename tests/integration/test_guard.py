@@ -7,9 +7,11 @@ in turn is made to raise.
 import asyncio
 import gc
 import inspect
+import itertools
 import logging
 import pkgutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -400,6 +402,28 @@ def check_each(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Let each of our functions that a program reaches fail in turn: what its user sees stays as it is without us."""
+    program, thread = run, threading.current_thread()
+
+    def run_anew() -> Any:
+        """Each time with a name that no log has met."""
+        thread.name = f"run {next(run_numbers)}"
+        return program()
+
+    try:
+        check_functions(run_anew, at_least, functions, caplog)
+    finally:
+        thread.name = "MainThread"
+
+
+run_numbers = itertools.count()
+
+
+def check_functions(
+    run: Callable[[], Any],
+    at_least: set[str],
+    functions: dict[CodeType, tuple[str, FunctionType]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     expected = run()
     with occupancy.record(dependence=True):
         assert run() == expected
