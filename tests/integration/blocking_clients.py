@@ -113,12 +113,29 @@ class Urllib3(HttpClient):
         self.pools.clear()
 
 
-class Requests(HttpClient):
+class OverUrllib3(HttpClient):
+    """What has a response of its own around urllib3's."""
+
+    connect_error = "NewConnectionError"
+
+    def raw(self, response: Any) -> Any:
+        """urllib3's response."""
+        return response.raw
+
+    def status(self, response: Any) -> int:
+        """The HTTP status."""
+        return int(response.status_code)
+
+    def read(self, response: Any) -> bytes:
+        """All of the body."""
+        return bytes(response.content)
+
+
+class Requests(OverUrllib3):
     """requests."""
 
     name = "requests"
     follows = True
-    connect_error = "NewConnectionError"
 
     def __init__(self, timeout_s: float | None = None) -> None:
         super().__init__(timeout_s)
@@ -129,18 +146,6 @@ class Requests(HttpClient):
         """Without reading the body, which is not the default."""
         return self.session.request(method, url, data=body, headers=headers, stream=True, timeout=self.timeout_s)
 
-    def raw(self, response: Any) -> Any:
-        """urllib3's response."""
-        return response.raw
-
-    def status(self, response: Any) -> int:
-        """The HTTP status."""
-        return int(response.status_code)
-
-    def read(self, response: Any) -> bytes:
-        """All of the body."""
-        return bytes(response.content)
-
     def pieces(self, response: Any) -> Iterator[bytes]:
         """The body as it comes."""
         return iter(response.iter_content(None))
@@ -150,11 +155,10 @@ class Requests(HttpClient):
         self.session.close()
 
 
-class Botocore(HttpClient):
+class Botocore(OverUrllib3):
     """botocore's own session, below boto3."""
 
     name = "botocore"
-    connect_error = "NewConnectionError"
 
     def __init__(self, timeout_s: float | None = None) -> None:
         super().__init__(timeout_s)
@@ -165,18 +169,6 @@ class Botocore(HttpClient):
         return self.session.send(
             botocore.awsrequest.AWSRequest(method, url, headers, body or b"", stream_output=True).prepare()
         )
-
-    def raw(self, response: Any) -> Any:
-        """urllib3's response."""
-        return response.raw
-
-    def status(self, response: Any) -> int:
-        """The HTTP status."""
-        return int(response.status_code)
-
-    def read(self, response: Any) -> bytes:
-        """All of the body."""
-        return bytes(response.content)
 
     def pieces(self, response: Any) -> Iterator[bytes]:
         """The body as it comes."""

@@ -18,6 +18,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from loopback_servers import OneAnswer, Tunnel, running, trusting
 from opentelemetry.instrumentation.utils import suppress_http_instrumentation, suppress_instrumentation
+from scenarios import hidden
 
 import mock_server
 import occupancy
@@ -370,16 +371,6 @@ async def _get_once(url: str) -> Any:
         return await get(session, url)
 
 
-def wrapped(method: Any, calls: list[int]) -> Any:
-    """By somebody who does not say what lies below."""
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        calls.append(1)
-        return method(*args, **kwargs)
-
-    return wrapper
-
-
 @pytest.mark.parametrize("place", hooked_methods(), ids=lambda place: f"{place[0].__name__}.{place[1]}")
 def test_wrapper_that_hides_a_hook(place: tuple[Any, str], gateway: mock_server.GatewayUrl) -> None:
     """It comes while we record and stays while we record again: one more hook comes on top, and each request is one."""
@@ -405,7 +396,7 @@ def test_wrapper_that_hides_a_hook(place: tuple[Any, str], gateway: mock_server.
     try:
         expected = ask_all()
         with occupancy.record():
-            setattr(*place, wrapped(vars(place[0])[place[1]], calls))
+            setattr(*place, hidden(vars(place[0])[place[1]], calls))
             assert ask_all() == expected
         assert ask_all() == expected
         assert ask_all() == expected

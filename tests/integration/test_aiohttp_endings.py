@@ -11,13 +11,13 @@ from typing import Any
 import aiohttp
 import pytest
 from loopback_servers import ScriptedServer
+from scenarios import ALL, EVENTS, Endings, check_ending
 
 import mock_server
-from occupancy import Call, Outcome
+from occupancy import Outcome
 
 JSON = "/generate/plan?x-mock-delay-ms=0"
 CHAT = {"model": "gpt-test", "stream": True, "messages": []}
-ORDER = ("start_ns", "headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns", "end_ns", "released_ns")
 HANG_BEFORE, HANG_IN = {"x-mock-hang": "before-headers"}, {"x-mock-hang": "mid-body"}
 
 
@@ -46,33 +46,8 @@ def stack(fresh: None, gateway: mock_server.GatewayUrl) -> AiohttpStack:
     return AiohttpStack(gateway)
 
 
-@dataclass
-class Ending:
-    """What a scenario must leave in the log."""
-
-    scenario: Callable[..., Any]
-    outcome: Outcome
-    status: int | None
-    stamps: set[str]
-    error: str | None
-    end: str | None
-
-
-ENDINGS: dict[str, Ending] = {}
-ALL = "headers first_byte last_byte"
-EVENTS = "headers first_byte first_event last_byte"
-
-
-def ending(
-    outcome: Outcome, status: int | None, stamps: str, *, error: str | None = None, end: str | None = None
-) -> Any:
-    """Declare what a scenario must leave."""
-
-    def declare(scenario: Callable[..., Any]) -> Callable[..., Any]:
-        ENDINGS[scenario.__name__] = Ending(scenario, outcome, status, set(stamps.split()), error, end)
-        return scenario
-
-    return declare
+ENDINGS = Endings()
+ending = ENDINGS.declare
 
 
 @dataclass
@@ -375,17 +350,4 @@ def test_ending(stack: Any, compare: Any, script: Any, name: str) -> None:
     assert seen.result is not None or seen.error is not None
     assert log.in_flight == 0
     (call,) = log.calls
-    check_order(call)
-    assert (call.outcome, call.status, call.error_type) == (expected.outcome, expected.status, expected.error)
-    named = ("headers", "first_byte", "first_event", "last_byte")
-    assert {name for name in named if getattr(call, f"{name}_ns") is not None} == expected.stamps
-    if expected.end is not None:
-        assert call.end_ns == getattr(call, expected.end)
-    assert call.client == "aiohttp"
-
-
-def check_order(call: Call) -> None:
-    stamps = [getattr(call, name) for name in ORDER]
-    present = [stamp for stamp in stamps if stamp is not None]
-    assert present == sorted(present), dict(zip(ORDER, stamps, strict=True))
-    assert (call.first_byte_ns is None) == (call.last_byte_ns is None) == (call.chunks == 0)
+    check_ending(call, expected, "aiohttp", expected.error)

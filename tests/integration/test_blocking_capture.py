@@ -30,6 +30,7 @@ import urllib3
 from blocking_clients import CLIENTS
 from loopback_servers import OneAnswer, ScriptedServer, Tunnel, running, trusting
 from opentelemetry.instrumentation.utils import suppress_http_instrumentation, suppress_instrumentation
+from scenarios import hidden
 
 import mock_server
 import occupancy
@@ -687,16 +688,6 @@ def test_hooks_leave_what_they_found(one_answer: str) -> None:
         assert hooked_methods() == before
 
 
-def wrapped(method: Any, calls: list[int]) -> Any:
-    """By somebody who does not say what lies below."""
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        calls.append(1)
-        return method(*args, **kwargs)
-
-    return wrapper
-
-
 @pytest.mark.parametrize("place", hooked_methods(), ids=lambda place: f"{place[0].__name__}.{place[1]}")
 def test_wrapper_that_hides_a_hook(
     place: tuple[type, str], gateway: mock_server.GatewayUrl, certificate: ssl.SSLContext
@@ -724,7 +715,7 @@ def test_wrapper_that_hides_a_hook(
             warnings.simplefilter("ignore")  # of TLS that trusts anybody
             expected = ask_all()
             with occupancy.record():
-                setattr(*place, wrapped(vars(place[0])[place[1]], calls))
+                setattr(*place, hidden(vars(place[0])[place[1]], calls))
                 assert ask_all() == expected
             assert ask_all() == expected
             assert ask_all() == expected

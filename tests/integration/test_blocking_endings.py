@@ -4,46 +4,20 @@ import gc
 import re
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from loopback_servers import ScriptedServer
+from scenarios import ALL, EVENTS, Endings, check_ending
 
-from occupancy import Call, Outcome
+from occupancy import Outcome
 
 JSON = "/generate/plan?x-mock-delay-ms=0"
 CHAT = b'{"model": "gpt-test", "stream": true, "messages": []}'
-ORDER = ("start_ns", "headers_ns", "first_byte_ns", "first_event_ns", "last_byte_ns", "end_ns", "released_ns")
 
 
-@dataclass
-class Ending:
-    """What a scenario must leave in the log."""
-
-    scenario: Callable[..., Any]
-    outcome: Outcome
-    status: int | None
-    stamps: set[str]
-    error: str | None
-    end: str | None
-
-
-ENDINGS: dict[str, Ending] = {}
-ALL = "headers first_byte last_byte"
-EVENTS = "headers first_byte first_event last_byte"
-
-
-def ending(
-    outcome: Outcome, status: int | None, stamps: str, *, error: str | None = None, end: str | None = None
-) -> Any:
-    """Declare what a scenario must leave."""
-
-    def declare(scenario: Callable[..., Any]) -> Callable[..., Any]:
-        ENDINGS[scenario.__name__] = Ending(scenario, outcome, status, set(stamps.split()), error, end)
-        return scenario
-
-    return declare
+ENDINGS = Endings()
+ending = ENDINGS.declare
 
 
 def masked(body: bytes) -> bytes:
@@ -332,19 +306,6 @@ def test_ending(blocking: Any, compare: Any, server: Any, name: str) -> None:
     assert seen.result is not None or seen.error is not None
     assert log.in_flight == 0
     (call,) = log.calls
-    check_order(call)
     error = blocking.client.connect_error if expected.error == "CONNECT" else expected.error
-    assert (call.outcome, call.status, call.error_type) == (expected.outcome, expected.status, error)
-    named = ("headers", "first_byte", "first_event", "last_byte")
-    assert {name for name in named if getattr(call, f"{name}_ns") is not None} == expected.stamps
-    if expected.end is not None:
-        assert call.end_ns == getattr(call, expected.end)
-    assert call.client == blocking.name
+    check_ending(call, expected, blocking.name, error)
     assert not call.sync_in_event_loop
-
-
-def check_order(call: Call) -> None:
-    stamps = [getattr(call, name) for name in ORDER]
-    present = [stamp for stamp in stamps if stamp is not None]
-    assert present == sorted(present), dict(zip(ORDER, stamps, strict=True))
-    assert (call.first_byte_ns is None) == (call.last_byte_ns is None) == (call.chunks == 0)
