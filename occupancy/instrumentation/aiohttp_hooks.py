@@ -198,7 +198,7 @@ def _describe_request(call: Call, request: Any) -> None:
     body = request.body
     content = getattr(body, "_value", body)
     if attempts.settings.model and isinstance(content, bytes):
-        call.model = exchange.model_of(content)
+        call.model = exchange.model_of(content) or call.model
 
 
 @_guard.guarded

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from occupancy.call import Call
+from occupancy.call import Call, Kind
 from occupancy.kinds import kind_of
 from occupancy.settings import Settings
 
@@ -19,6 +19,10 @@ BODY_EDGE = 512
 
 _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
 
+_MODEL_IN_PATH = re.compile(
+    r"/model/(.{1,200})/(?:invoke|converse)(?:$|-)|/models/([^/:]{1,200}):|/deployments/([^/]{1,200})/"
+)
+"""Where Bedrock, Gemini and Azure name it."""
 _KEYS = ("x-api-key", "api-key", "x-goog-api-key")
 _REQUEST_LIMITS = (
     ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests"),
@@ -63,7 +67,7 @@ def describe_request(call: Call, request: Any, settings: Settings) -> str | None
     describe_target(call, request.method, with_port(url.host, url.port), url.path, settings)
     call.port = url.port or PORTS.get(url.scheme)
     if settings.model:
-        call.model = model_of(getattr(request, "_content", None))
+        call.model = model_of(getattr(request, "_content", None)) or call.model
     return describe_headers(call, request.headers.raw, settings)
 
 
@@ -90,6 +94,9 @@ def describe_target(call: Call, method: str, host: str, path: str, settings: Set
     """Fill in where a request goes, and so what it is for."""
     call.method, call.host, call.path = method, host, path
     call.kind = kind_of(host, path, settings.exclude)
+    if settings.model and call.kind == Kind.GENERATE:
+        named = _MODEL_IN_PATH.search(path)
+        call.model = named and named[named.lastindex or 0]
 
 
 def with_port(host: str, port: int | None) -> str:

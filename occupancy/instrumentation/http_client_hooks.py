@@ -45,12 +45,14 @@ class Exchange:
 
     Args:
         trail: Of the client above, whose call this is once it is sent; None where there is none.
+        is_pooled: Whether the connection is of one of urllib3's pools.
     """
 
-    __slots__ = ("_described", "_secures", "flight", "is_busy", "phases", "trail")
+    __slots__ = ("_described", "_secures", "flight", "is_busy", "is_pooled", "phases", "trail")
 
-    def __init__(self, trail: Trail | None) -> None:
+    def __init__(self, trail: Trail | None, *, is_pooled: bool = False) -> None:
         self.trail = trail
+        self.is_pooled = is_pooled
         self.flight: Flight | None = None
         self.phases = None if trail is None else trail.phases
         self.is_busy = False
@@ -89,7 +91,7 @@ class Exchange:
             pairs = (line.partition(b":") for line in lines)
             exchange.describe_headers(call, ((name, value) for name, _, value in pairs), attempts.settings)
         elif attempts.settings.model:
-            call.model = exchange.model_of(data)
+            call.model = exchange.model_of(data) or call.model
 
     @_guard.guarded
     def fail(self, error: BaseException) -> None:
@@ -174,7 +176,7 @@ def begin_sending(entered: Exchange, connection: Any, data: Any) -> None:
 @_guard.guarded
 def fail_sending(entered: Exchange, error: BaseException) -> None:
     """Sending failed, which is the end unless urllib3 goes on to read."""
-    if entered.trail is None or entered.trail.phases is None or getattr(error, "errno", None) not in UNANSWERED:
+    if not entered.is_pooled or getattr(error, "errno", None) not in UNANSWERED:
         entered.fail(error)
 
 
@@ -182,7 +184,7 @@ def fail_sending(entered: Exchange, error: BaseException) -> None:
 def respond(entered: Exchange, response: Any, incomplete: type[Exception]) -> None:
     """The connection has the headers: stamp them, and have the body stamped as it is read."""
     flight = entered.flight
-    if flight is None:
+    if flight is None or flight.ended:
         return
     if entered.phases is not None:
         quietly(entered.phases.stop)

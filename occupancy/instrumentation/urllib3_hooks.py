@@ -86,7 +86,7 @@ def pass_down(connection: Any) -> None:
     connection.__dict__.pop(KEY, None)
     trail = current_trail()
     if trail is not None and trail.flight is not None:
-        setattr(connection, KEY, Exchange(trail))
+        setattr(connection, KEY, Exchange(trail, is_pooled=True))
 
 
 def patch_pools(module: ModuleType) -> None:

@@ -36,6 +36,36 @@ def test_model(body: bytes | None, model: str | None) -> None:
     assert exchange.model_of(body) == model
 
 
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("/model/anthropic.claude-v1:0/invoke", "anthropic.claude-v1:0"),
+        ("/model/arn:aws:bedrock:eu-west-1:1:inference-profile/a/converse-stream",
+         "arn:aws:bedrock:eu-west-1:1:inference-profile/a"),
+        ("/v1beta/models/gemini-pro:streamGenerateContent", "gemini-pro"),
+        ("/openai/deployments/mine/chat/completions", "mine"),
+        ("/v1/models/gpt/x", None),
+        ("/model/car/invoker", None),
+        ("/v1/chat/completions", None),
+    ],
+)  # fmt: skip
+def test_model_in_the_path(path: str, model: str | None) -> None:
+    call = Call()
+    exchange.describe_target(call, "POST", "h", path, Settings())
+    assert call.model == model
+    exchange.describe_target(switched_off := Call(), "POST", "h", path, Settings(model=False))
+    assert switched_off.model is None
+
+
+def test_model_of_the_body_is_the_one_of_the_path_else() -> None:
+    call = Call()
+    url = "http://h/openai/deployments/mine/chat/completions"
+    exchange.describe_request(call, httpx.Request("POST", url, json={"model": "m"}), Settings())
+    assert call.model == "m"
+    exchange.describe_request(call, httpx.Request("POST", url, json={}), Settings())
+    assert call.model == "mine"
+
+
 @given(st.text(max_size=600), st.booleans())
 def test_no_text_of_a_prompt_is_a_model(prompt: str, last: bool) -> None:
     """However a prompt quotes a model, its quotes are escaped in JSON."""
