@@ -13,7 +13,7 @@ from occupancy import _guard
 from occupancy._guard import quietly
 from occupancy.call import Call
 from occupancy.flight import Flight
-from occupancy.instrumentation import attempts, exchange, spans
+from occupancy.instrumentation import attempts, evidence, exchange, spans
 from occupancy.instrumentation.attempts import Trail, current_trail, next_attempt, take_headers
 from occupancy.instrumentation.patching import Patch, replace_method
 from occupancy.instrumentation.phases import Phases
@@ -194,11 +194,16 @@ def enter(request: Any) -> Attempt | None:
 
 
 def _describe_request(call: Call, request: Any) -> None:
-    exchange.describe_headers(call, request.headers.items(), attempts.settings)
-    body = request.body
-    content = getattr(body, "_value", body)
-    if attempts.settings.model and isinstance(content, bytes):
+    headers = list(request.headers.items())
+    exchange.describe_headers(call, headers, attempts.settings)
+    body = request.body or b""
+    content = getattr(body, "_value", body)  # a payload's
+    if not isinstance(content, bytes):
+        return
+    if attempts.settings.model:
         call.model = exchange.model_of(content) or call.model
+    if evidence.is_looking():
+        evidence.note_sent(call, request.url.raw_path_qs.encode(), content, exchange.content_type(headers))
 
 
 @_guard.guarded

@@ -116,15 +116,33 @@ def stop() -> None:
     _memory = None
 
 
+def is_looking() -> bool:
+    """Whether requests and responses are looked at."""
+    return _memory is not None
+
+
 def note_request(call: Call, request: Any) -> None:
     """Find which call an httpx request shows that it needs."""
-    memory, body = _memory, getattr(request, "_content", None)
-    if memory is None or call.kind == Kind.OTHER or body is None or len(body) > MOST_ASKED:
+    body = getattr(request, "_content", None)
+    if is_looking() and body is not None:
+        note_sent(call, request.url.raw_path, body, request.headers.get("content-type", ""))
+
+
+def note_sent(call: Call, target: bytes, body: bytes, content_type: str) -> None:
+    """Find which call a request shows that it needs.
+
+    Args:
+        call: The request's, before its response.
+        target: Path and query, as on the wire.
+        body: All of the body; empty without one.
+        content_type: Its type, as the header has it.
+    """
+    memory = _memory
+    if memory is None or call.kind == Kind.OTHER or len(body) > MOST_ASKED or content_type.startswith("multipart/"):
         return
-    signs = signs_of(_plain(request.url.raw_path))
+    signs = signs_of(_plain(target))
     if body:
-        is_form = "form-urlencoded" in request.headers.get("content-type", "")
-        signs |= signs_of(_plain(body) if is_form else body)
+        signs |= signs_of(_plain(body) if "form-urlencoded" in content_type else body)
     call.needs = memory.ask(signs, signs_of((call.model or "").encode()), call.logical_id)
 
 

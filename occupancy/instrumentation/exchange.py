@@ -47,6 +47,7 @@ def _either_way(*names: str) -> dict[str | bytes, str]:
 
 _KEY_HEADERS = _either_way("authorization", *_KEYS)
 _REQUEST_HEADERS = _KEY_HEADERS | _either_way("content-length", "idempotency-key", "x-stainless-retry-count")
+_CONTENT_TYPE = _either_way("content-type")
 _RESPONSE_HEADERS = _either_way(
     "content-length", "content-type", "content-encoding", "transfer-encoding", "x-request-id", "request-id",
     "retry-after", "retry-after-ms", *_LIMITS,
@@ -140,6 +141,11 @@ def _key_id(headers: Mapping[str, str]) -> str | None:
 def needed_headers(raw: Headers) -> dict[str, str]:
     """Those response headers that a call or its body needs, by names in lower case."""
     return _picked(raw, _RESPONSE_HEADERS)
+
+
+def content_type(raw: Headers) -> str:
+    """What a request says its body is; empty where it says nothing."""
+    return _picked(raw, _CONTENT_TYPE).get("content-type", "")
 
 
 def _picked(raw: Headers, names: Mapping[str | bytes, str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from occupancy import _guard, caller
 from occupancy._guard import quietly
 from occupancy.call import Call
 from occupancy.flight import Flight
-from occupancy.instrumentation import attempts, exchange, spans
+from occupancy.instrumentation import attempts, evidence, exchange, spans
 from occupancy.instrumentation.attempts import Trail, current_trail, next_attempt, take_headers
 from occupancy.instrumentation.patching import Patch, replace_method
 from occupancy.instrumentation.phases import Phases
@@ -48,7 +48,7 @@ class Exchange:
         is_pooled: Whether the connection is of one of urllib3's pools.
     """
 
-    __slots__ = ("_described", "_secures", "flight", "is_busy", "is_pooled", "phases", "trail")
+    __slots__ = ("_secures", "_sends", "_sent", "flight", "is_busy", "is_pooled", "phases", "trail")
 
     def __init__(self, trail: Trail | None, *, is_pooled: bool = False) -> None:
         self.trail = trail
@@ -58,7 +58,8 @@ class Exchange:
         self.is_busy = False
         """Whether one of the connection's own methods is at work: what is closed then, it closes itself."""
         self._secures = False
-        self._described = 0
+        self._sends = 0
+        self._sent: tuple[bytes, bytes, str] | None = None
 
     @_guard.guarded
     def note(self, event: str) -> None:
@@ -82,16 +83,27 @@ class Exchange:
 
     def describe(self, data: Any) -> None:
         """Look at what is sent: first the headers, then the body."""
+        self._sends += 1
         call = None if self.flight is None else self.flight.call
-        if call is None or self._described > 1 or not isinstance(data, bytes):
-            return
-        self._described += 1
-        if self._described == 1:
-            lines = data.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
-            pairs = (line.partition(b":") for line in lines)
-            exchange.describe_headers(call, ((name, value) for name, _, value in pairs), attempts.settings)
-        elif attempts.settings.model:
-            call.model = exchange.model_of(data) or call.model
+        if call is None or self._sends > 2 or not isinstance(data, bytes):
+            self._sent = None  # a body of several parts is not looked at
+        elif self._sends == 1:
+            line, *lines = data.partition(b"\r\n\r\n")[0].split(b"\r\n")
+            headers = [(name, value) for name, _, value in (line.partition(b":") for line in lines)]
+            exchange.describe_headers(call, headers, attempts.settings)
+            if evidence.is_looking():
+                self._sent = line.split(b" ")[1], b"", exchange.content_type(headers)
+        else:
+            if attempts.settings.model:
+                call.model = exchange.model_of(data) or call.model
+            if self._sent is not None:
+                self._sent = self._sent[0], data, self._sent[2]
+
+    @_guard.guarded
+    def note_sent(self) -> None:
+        """All has been sent."""
+        if self._sent is not None and self.flight is not None:
+            evidence.note_sent(self.flight.call, *self._sent)
 
     @_guard.guarded
     def fail(self, error: BaseException) -> None:
@@ -266,6 +278,7 @@ def _hook_getresponse(original: Any, incomplete: type[Exception]) -> Any:
         if entered is None or entered.flight is None or entered.is_busy:
             return original(connection, *args, **kwargs)
         entered.is_busy = True
+        entered.note_sent()
         try:
             response = original(connection, *args, **kwargs)
         except BaseException as error:

@@ -1,5 +1,6 @@
 """Which call needs which, from what their bodies show, over real connections; the host notices nothing."""
 
+import asyncio
 import gzip
 import json
 import os
@@ -12,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 import mock_server
@@ -100,6 +102,41 @@ def test_what_a_request_repeats_it_needs(
     assert seen.error is None
     plan, search, fetch, weather = log.calls
     assert [call.needs for call in (plan, search, fetch, weather)] == [0, 0, search.logical_id, 0]
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-encoding": "gzip"}, {"x-stream": "1"}], ids=str)
+def test_clients_on_http_client_are_looked_at(blocking: Any, pages: str, headers: dict[str, str]) -> None:
+    def ask(method: str, target: str, body: bytes | None = None) -> bytes:
+        return bytes(client.read(client.send(method, pages + target, body, headers)))
+
+    with occupancy.record(dependence=True) as log, blocking.client() as client:
+        ask("POST", "/plan", b'{"goal": "why do agents wait"}')
+        ask("GET", "/search?q=agents")
+        ask("POST", "/fetch", json.dumps({"id": SECRET}).encode())
+        ask("GET", f"/fetch/{SECRET}")
+        ask("POST", "/weather", b'{"city": "Paris"}')
+    search = log.calls[1].logical_id
+    assert [call.needs for call in log.calls] == [0, 0, search, search, 0]
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-stream": "1"}], ids=str)
+def test_aiohttp_is_looked_at(fresh: None, pages: str, headers: dict[str, str]) -> None:
+    async def main() -> None:
+        async with aiohttp.ClientSession(headers=headers) as session:
+            for method, target, body in (
+                ("POST", "/plan", {"goal": "why do agents wait"}),
+                ("GET", "/search?q=agents", None),
+                ("POST", "/fetch", {"id": SECRET}),
+                ("GET", f"/fetch/{SECRET}", None),
+                ("POST", "/weather", {"city": "Paris"}),
+            ):
+                async with session.request(method, pages + target, json=body) as response:
+                    await response.read()
+
+    with occupancy.record(dependence=True) as log:
+        asyncio.run(main())
+    search = log.calls[1].logical_id
+    assert [call.needs for call in log.calls] == [0, 0, search, search, 0]
 
 
 def test_switched_off_nobody_looks(make_stack: Callable[[str, str], Any], pages: str) -> None:
