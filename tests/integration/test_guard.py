@@ -352,11 +352,14 @@ def reached(run: Callable[[], Any], functions: dict[CodeType, tuple[str, Functio
 def broken(function: FunctionType) -> CodeType:
     """The code of a function that raises, in the place of another's: wherever that is referred to, it raises."""
 
+    # The code runs with the globals of another module: it can count only where every module can.
     def plain(*args: Any, **kwargs: Any) -> None:
+        __import__("sys").forced += 1
         raise RuntimeError("forced")
 
     def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
         if args is not None:
+            __import__("sys").forced += 1
             raise RuntimeError("forced")
         yield
 
@@ -416,6 +419,9 @@ def check_each(
 
 
 run_numbers = itertools.count()
+TRIES = 3
+NOT_REACHED = "not reached"
+"""Some of ours run only where the pieces of a body come apart, or together: not in every run."""
 
 
 def check_functions(
@@ -431,8 +437,11 @@ def check_functions(
         assert found.keys() >= at_least
         failures = {}
         for path in sorted(found.keys() - CARRIERS):
-            problem = fail_one(run, found[path], expected, caplog)
-            if problem:
+            for _ in range(TRIES):
+                problem = fail_one(run, found[path], expected, caplog)
+                if problem != NOT_REACHED:
+                    break
+            if problem and (problem != NOT_REACHED or path in at_least):
                 failures[path] = problem
     assert failures == {}
     assert len(found) > 60
@@ -442,6 +451,7 @@ def fail_one(
     run: Callable[[], Any], function: FunctionType, expected: Any, caplog: pytest.LogCaptureFixture
 ) -> str | None:
     """Run the program while one function fails; what the host or the log is not as it must be."""
+    sys.forced = 0
     _guard._reported.clear()
     caplog.clear()
     code = function.__code__
@@ -459,6 +469,8 @@ def fail_one(
     others = [record for record in caplog.records if not record.name.startswith(("occupancy", "trio."))]
     if seen != expected:
         return f"the host sees {seen}"
+    if not sys.forced:
+        return NOT_REACHED
     if not lines or len(set(lines)) != len(lines) or others:
         return f"logged: {lines} {others}"
     return None
