@@ -275,12 +275,13 @@ def _hook_send(original: Any, patch: Patch) -> Any:
 def _hook_getresponse(original: Any, incomplete: type[Exception]) -> Any:
     def getresponse(connection: Any, *args: Any, **kwargs: Any) -> Any:
         entered = exchange_on(connection)
-        if entered is None or entered.flight is None or entered.is_busy:
+        # urllib3 1 asks with an argument first that no Python 3 knows.
+        if entered is None or entered.flight is None or entered.is_busy or args or kwargs:
             return original(connection, *args, **kwargs)
         entered.is_busy = True
         entered.note_sent()
         try:
-            response = original(connection, *args, **kwargs)
+            response = original(connection)
         except BaseException as error:
             entered.fail(error)
             raise

@@ -526,6 +526,17 @@ def test_telemetry_is_not_counted(gateway: mock_server.GatewayUrl) -> None:
 # Requests that do not go to their end
 
 
+def test_response_asked_for_as_urllib3_1_does(one_answer: str) -> None:
+    connection: Any = http.client.HTTPConnection(urlsplit(one_answer).netloc)
+    with occupancy.record() as log:
+        connection.request("GET", "/path")
+        with pytest.raises(TypeError):
+            connection.getresponse(buffering=True)
+        assert connection.getresponse().read() == b"abc"
+        connection.close()
+    assert outcomes(log.calls) == [("ok", 200)]
+
+
 def test_closed_before_the_response(one_answer: str) -> None:
     connection = http.client.HTTPConnection(urlsplit(one_answer).netloc)
     with occupancy.record() as log:
