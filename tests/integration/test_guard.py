@@ -60,7 +60,7 @@ CARRIERS = {
     "occupancy.instrumentation.aiohttp_hooks.ConnectionTrace.send_connection_reuseconn",
     "occupancy.instrumentation.aiohttp_hooks.ConnectionTrace.__getattr__",
     "occupancy.instrumentation.aiohttp_hooks._ignore",
-    "occupancy.instrumentation.aiohttp_hooks.Incoming.__call__",
+    "occupancy.instrumentation.aiohttp_body.Incoming.__call__",
     "occupancy.instrumentation.attempts.follow",
     "occupancy.instrumentation.requests_hooks._linked",
     "occupancy.instrumentation.socket_body.Arrivals.__call__",
@@ -76,10 +76,11 @@ CARRIERS = {
     "occupancy.instrumentation.socket_body.SocketBody.close",
 }
 FOUND_WITH_AIOHTTP = {
-    f"occupancy.instrumentation.aiohttp_hooks.{name}"
+    f"occupancy.instrumentation.aiohttp_{name}"
     for name in (
-        "begin", "fail", "enter", "with_trace", "note_opened", "keep", "respond", "note_piece", "note_error",
-        "note_wait", "close", "Attempt.note", "Attempt.fail", "Incoming.feed", "incoming_of",
+        "hooks.begin", "hooks.fail", "hooks.enter", "hooks.with_trace", "hooks.note_opened", "hooks.keep",
+        "hooks.respond", "hooks.Attempt.note", "hooks.Attempt.fail", "body.attach", "body.note_piece",
+        "body.note_error", "body.note_wait", "body.close", "body.Incoming.feed", "body.incoming_of",
     )
 }  # fmt: skip
 FOUND_BELOW_HTTP_CLIENT = {
