@@ -16,7 +16,7 @@ demo: $(VENV)/.installed-demo
 	@$(BIN)/occupancy demo
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest -q -n 4 --dist loadfile -m 'not alone'
+	@$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m 'not alone'
 	@$(BIN)/python -m pytest -q -m alone
 
 # Chromium comes from the system (Debian: apt-get install chromium), or CHROMIUM names it.
